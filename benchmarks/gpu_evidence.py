@@ -341,6 +341,9 @@ def configuration(turn: Turn, training: Training) -> Any:
         settings["pairs.min_documents"] = 2
     if turn.is_small:
         settings |= TINY
+        if training.method == "mtb_pretrain":
+            # Of the default share of so few pairs none can be retrieved.
+            settings["pairs.held_out_share"] = 0.4
         if training.method == "contrastive_probe":
             settings |= {"encoder.num_layers_kept": None, "evaluation.query_set": "full"}
         if "encoder.num_frozen_layers" in settings:

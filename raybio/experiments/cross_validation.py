@@ -27,11 +27,11 @@ from raybio.experiments.fold_evaluation import (
     ModelOfFold,
     fold_evaluations,
 )
-from raybio.experiments.last_training import LastTraining, last_config
+from raybio.experiments.last_training import LastTraining, last_config, num_last_steps
 from raybio.experiments.untrained_folds import UntrainedEvaluation, untrained_evaluations
 from raybio.methods import METHODS
 from raybio.methods.relation_graphs.annotations.folds import read_fold
-from raybio.methods.relation_graphs.config import FoldConfig
+from raybio.methods.relation_graphs.config import Config, FoldConfig
 from raybio.methods.relation_graphs.evaluation.fold_report import (
     FIXED,
     PUBLISHED,
@@ -74,9 +74,19 @@ def fold_space(
     those of each model, whose batches differ.
 
     Raises:
-        ConfigError: if the schedule has no evaluations to choose a step by.
+        ConfigError: if the schedule has no evaluations to choose a step by, or chooses it by
+            another metric.
     """
     schedule = config.schedule
+    for name, metric in (
+        ("keep_best", schedule.keep_best),
+        ("early_stopping_metric", schedule.early_stopping_metric),
+    ):
+        if metric not in (None, METRIC):
+            raise ConfigError(
+                f"schedule.{name} is {metric}, but --all-folds computes only {METRIC} during "
+                f"training and keeps the best step by it; want {METRIC} or null"
+            )
     if not schedule.evaluate_every_steps:
         raise ConfigError(
             "--all-folds keeps each fold's best step on its validation sentences; want "
@@ -239,7 +249,7 @@ def _evaluate_together(
     run_tasks([*untrained, *evaluations], run.compute, verbose=run.verbose)
     unfinished = _unfinished_rows(swept, evaluations)
     if has_last_training:
-        last = _run_last_trainings(swept, evaluations, run)
+        last = _run_last_trainings(swept, evaluations, run, sentences)
         exports = {key: training.folder.export for key, training in last.items()}
         rows += _folder_rows(folder, exports, AFTER_LAST)
         again = fold_evaluations(folder, bucket, store, exports, models, suffix=AFTER_LAST)
@@ -354,7 +364,10 @@ def _difference_records(scores: Mapping[str, ScoresByFold]) -> list[dict[str, An
 
 
 def _run_last_trainings(
-    swept: "SweepResult", evaluations: Sequence[FoldEvaluation], run: RunSpec
+    swept: "SweepResult",
+    evaluations: Sequence[FoldEvaluation],
+    run: RunSpec,
+    sentences: WordStore,
 ) -> dict[ModelOfFold, LastTraining]:
     """Return the last trainings when they are done; the driver holds the sweep meanwhile.
 
@@ -362,7 +375,7 @@ def _run_last_trainings(
         RaybioError: as any training; of a sweep in a bucket, also if another driver holds it.
     """
     if run.bucket is None:
-        last = last_trainings(swept, evaluations)
+        last = last_trainings(swept, evaluations, sentences)
         _train_last(list(last.values()), run)
         return last
     from raybio.runtime.cluster.connection import started
@@ -371,7 +384,7 @@ def _run_last_trainings(
     # ``held`` makes the driver's copy equal to the bucket, and scores of folds are new.
     publish(swept.folder, run.bucket)
     with held(swept.folder, run.bucket) as spool, started(threads=None, verbose=run.verbose):
-        last = last_trainings(swept, evaluations)
+        last = last_trainings(swept, evaluations, sentences)
 
         def train() -> None:
             # A function of its own: no handle of the relay outlives Ray.
@@ -399,9 +412,9 @@ def _train_last(trainings: Sequence[LastTraining], run: RunSpec) -> None:
 
 
 def last_trainings(
-    swept: "SweepResult", evaluations: Sequence[FoldEvaluation]
+    swept: "SweepResult", evaluations: Sequence[FoldEvaluation], sentences: WordStore
 ) -> dict[ModelOfFold, LastTraining]:
-    """Return the last training of each model, with the best steps and vote settings."""
+    """Return the last training of each model, with the best epochs and vote settings."""
     sweeps = swept.spec.run.bucket
     bucket = None if sweeps is None else sweeps / swept.folder.name / "last"
     rule_by_export: dict[Path, dict[str, float]] = {}
@@ -415,9 +428,10 @@ def last_trainings(
         key = _key(swept, trial)
         trained = swept.folder_of(trial)
         assert trial.best_step is not None  # the trial reached its end
-        config = last_config(
-            swept.spec.config(trial.settings), trial.best_step, rule_by_export[trained.export]
-        )
+        trial_config = swept.spec.config(trial.settings)
+        assert isinstance(trial_config, Config)
+        num_steps = num_last_steps(trial.best_step, read_fold(sentences, trial_config.data))
+        config = last_config(trial_config, num_steps, rule_by_export[trained.export])
         run = replace(
             swept.spec.run,
             config=config,

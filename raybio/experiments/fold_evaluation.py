@@ -117,7 +117,9 @@ class FoldEvaluation:
             scores = dict(chosen.values)
             if self.has_graphs:
                 accuracy_S = graph_accuracy_of_sentences(relations, self.store, device)
-                scores["graph_accuracy"] = float(accuracy_S.mean())
+                # A fold may have no test sentence with graphs; its other scores still count.
+                if len(accuracy_S):
+                    scores["graph_accuracy"] = float(accuracy_S.mean())
         fixed_scores = None if fixed is None else fixed.values
         return FoldScores(scores, chosen.settings._asdict(), fixed_scores)
 
@@ -145,7 +147,8 @@ def fold_evaluations(
 ) -> list[FoldEvaluation]:
     """Return every row on every fold: a model's relations with the entities of its tagger.
 
-    Each seed's relations are evaluated with the entities of the same seed.
+    CLNER has a row of its own unless it is the tagger of another model's row. Each seed's relations
+    are evaluated with the entities of the same seed.
 
     Args:
         folder: folder of the sweep.
@@ -155,7 +158,8 @@ def fold_evaluations(
         models: models in the order of the rows.
         suffix: text behind the model in the name of its row.
     """
-    related = [model for model in models if model != "clner"] or ["clner"]
+    taggers = {TAGGER_OF[model] for model in models if model != "clner"}
+    related = [model for model in models if model != "clner" or "clner" not in taggers]
     model_by_row = {_row_name(model) + suffix: model for model in related}
     draws = sorted({(fold, seed) for _, fold, seed in exports})
     has_seeds = len({seed for _, seed in draws}) > 1

@@ -1,8 +1,8 @@
 """The last training of a cross-validation: on the validation sentences as well.
 
 Validation sentences have chosen everything by then. Each model of each fold is trained from its
-beginning, for the steps that were best without those sentences, and keeps its last weights
-(Theodoropoulos et al. 2021).
+beginning, for the epochs that were best without those sentences, and keeps its last weights
+(Theodoropoulos et al. 2021). An epoch has more steps with them.
 """
 
 from collections.abc import Mapping
@@ -11,6 +11,7 @@ from typing import Any
 
 from raybio.core.config import override_all
 from raybio.core.records import read_recomputable
+from raybio.methods.relation_graphs.annotations.folds import FoldRows
 from raybio.runtime.cluster.resources import TrialResources
 from raybio.runtime.run.encoder_source import encoder_record, pin_encoder
 from raybio.runtime.run.folder import RunFolder
@@ -111,6 +112,16 @@ class LastTraining:
         ).catch_up()
 
 
+def num_last_steps(best_step: int, fold: FoldRows) -> int:
+    """Return the steps of a last training: the epochs of the best step, over more sentences.
+
+    Args:
+        best_step: the best step of the training before.
+        fold: sentences of that training.
+    """
+    return round(best_step * len(fold.train_and_dev) / len(fold.train))
+
+
 def last_config(
     config: TrainingConfig, num_steps: int, knn_settings: Mapping[str, float]
 ) -> TrainingConfig:
@@ -118,7 +129,7 @@ def last_config(
 
     Args:
         config: configuration of the training before.
-        num_steps: its best step.
+        num_steps: steps of the last training; see ``num_last_steps``.
         knn_settings: number of neighbors of pairs and tags, and weight of the linear probe, chosen
             on validation sentences.
 

@@ -3,9 +3,11 @@
 import json
 import re
 
+import numpy as np
 import pytest
 
 from raybio.core.errors import ConfigError
+from raybio.methods.relation_graphs.evaluation import evaluate_export
 from raybio.methods.relation_graphs.evaluation.evaluate_export import (
     chance_of_fold,
     evaluate_exports,
@@ -58,6 +60,14 @@ def test_both_runs_are_scored_together_and_the_scores_written(store, runs, tmp_p
     names = ["look-up", "character 2-4-grams", "initial - chosen settings", "initial"]
     assert list(data["rivals"]) == names
     assert "| chance F1 | " + " | ".join(f"{name} F1" for name in names) in done.stdout
+
+
+def test_a_fold_without_graphs_is_refused(store, runs, monkeypatch):
+    monkeypatch.setattr(
+        evaluate_export, "graph_accuracy_of_sentences", lambda *_, **__: np.zeros(0)
+    )
+    with pytest.raises(ConfigError, match="no test sentence of the fold of .*cldr has true and"):
+        evaluate("sentence-graphs", "--model", runs / "cldr", "--store", store.path)
 
 
 def test_runs_of_different_folds_are_refused(store, runs):

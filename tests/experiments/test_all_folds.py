@@ -32,6 +32,7 @@ from raybio.methods.relation_graphs.evaluation.evaluate_export import (
     evaluate_exports_twice,
     graph_accuracy_of_sentences,
 )
+from raybio.methods.relation_graphs.prepare import prepare_words
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.runtime.cluster.resources import TrialResources
 from raybio.runtime.run import preemption, task_worker
@@ -51,6 +52,7 @@ from raybio.training.checkpoint import list_checkpoints, step_of_checkpoint
 from raybio.training.collective import SingleProcess
 from raybio.training.loop import fit
 from tests.methods.conformance_cases import tiny_config
+from tests.methods.relation_graphs.word_stores import write_sentences
 from tests.paths import ROOT
 from tests.runtime.run.test_damaged_runs import flip_a_byte
 from tests.runtime.spool.bucket_job import first_steps
@@ -188,6 +190,15 @@ def test_without_evaluations_no_step_can_be_chosen(tiny_words):
         fold_space(config_of(**{"schedule.evaluate_every_steps": 0}), ("joint",), tiny_words)
 
 
+@pytest.mark.parametrize("name", ["keep_best", "early_stopping_metric"])
+def test_another_metric_to_choose_the_step_by_is_refused(name, tiny_words):
+    with pytest.raises(
+        ConfigError, match=f"schedule.{name} is val/ner_f1, but .* want val/log_likelihood or null"
+    ):
+        fold_space(config_of(**{f"schedule.{name}": "val/ner_f1"}), ("joint",), tiny_words)
+    fold_space(config_of(**{f"schedule.{name}": all_folds.METRIC}), ("joint",), tiny_words)
+
+
 @pytest.mark.parametrize(
     "given, message",
     [
@@ -250,6 +261,7 @@ def scores_of(entry: FoldEvaluation) -> FoldScores:
         ),
         (("clner",), {"clner": "clner+clner"}),
         (("clner", "clgs"), {"clgs + clner": "clgs+clner"}),
+        (("joint", "clner"), {"joint": "joint+joint", "clner": "clner+clner"}),
     ],
 )
 def test_each_row_has_the_entities_of_its_own_model_and_is_scored_again_after_training(
@@ -389,6 +401,42 @@ def test_a_last_training_has_nothing_left_to_choose(tmp_path):
     assert (config.schedule.max_steps, config.schedule.evaluate_every_steps) == (5, 0)
     assert config.evaluation.first_settings == (3, 9, 4.0)
     assert not config.evaluation.has_choice
+
+
+def test_a_last_training_has_the_epochs_of_the_best_step(tiny_words, tmp_path):
+    run = RunSpec(
+        method="relation_graphs",
+        config=config_of(model="joint", precision="fp32", **{"data.validation_share": 0.25}),
+        store=tiny_words.path,
+        name="cv",
+        runs=tmp_path,
+        tracking="sqlite:///none.db",
+    )
+    spec = SweepSpec(space=fold_space(run.config, ("joint",), tiny_words), run=run)
+    trials, exports = [], {}
+    for settings in spec.space.grid():
+        folder = spec.folder(Trial(settings))
+        folder.export.mkdir(parents=True)
+        (folder.export / "model.safetensors").write_text(folder.name)
+        (folder.export / "words.json").write_text("{}")
+        trials.append(TrialRecord(folder.name, settings, "", "finished", best_step=60))
+        exports["joint", settings["data.fold"], 0] = folder.export
+    swept = SweepResult(run.folder, spec, [], trials, None, "sqlite:///none.db")
+    evaluations = fold_evaluations(run.folder, None, tiny_words.path, exports, ("joint",))
+    rule = {"num_pair_neighbors": 3, "num_tag_neighbors": 9, "probe_positive_weight": 4.0}
+    for evaluation in evaluations:
+        evaluation.keep(FoldScores({}, rule, None))
+    last = all_folds.last_trainings(swept, evaluations, tiny_words)
+    assert len(last) == len(trials) > 0
+    for trial in trials:
+        before = spec.config(trial.settings)
+        after = last["joint", trial.settings["data.fold"], 0].run.config
+        epochs = [
+            config.schedule.max_steps / relation_graphs.steps_per_epoch(config, tiny_words)
+            for config in (override_all(before, {"schedule.max_steps": 60}), after)
+        ]
+        assert after.schedule.max_steps > 60
+        assert epochs[1] == pytest.approx(epochs[0], rel=0.01)
 
 
 @pytest.fixture
@@ -545,6 +593,35 @@ def test_a_last_training_alone_is_refused(tmp_path):
         cwd=tmp_path,
     )
     assert done.returncode == 2 and "--last-training: follows --all-folds" in done.stderr
+
+
+def test_a_fold_whose_test_sentences_have_no_graph_has_its_other_scores(tmp_path):
+    entities = [("Adverse-Effect", 0, 1), ("Drug", 2, 3)]
+    sentences = [([f"effect{n}", "of", f"drug{n}"], entities, [(0, 1)]) for n in range(20)]
+    # No relation, so no graph.
+    sentences.append((["nothing", "was", "given"], [("Drug", 2, 3)], []))
+    files = [write_sentences(tmp_path / "sentences.json", sentences)]
+    ids = [str(number) for number in range(len(sentences))]
+    folds = {"split_1": {"train set": ids[:-1], "test set": ids[-1:]}}
+    (tmp_path / "folds.json").write_text(json.dumps(folds))
+    store = prepare_words(tmp_path / "words", files, splits=tmp_path / "folds.json")
+    system = relation_graphs.build(config_of(model="joint"), store.path)
+    export = system.export(tmp_path / "export", {"name": "x"})
+    evaluation = FoldEvaluation(
+        sweep=RunFolder(tmp_path, "sweep"),
+        bucket=None,
+        encoder=None,
+        store=store.path,
+        data_digest=store.digest,
+        row="joint",
+        fold=1,
+        relations=export,
+        entities=export,
+        path=tmp_path / "folds" / "joint-1.json",
+        has_graphs=True,
+    )
+    found = evaluation.work(TrialResources(1.0, 0.0, 1, ""))
+    assert "graph_accuracy" not in found.scores and "ner_f1" in found.scores
 
 
 @pytest.mark.nightly

@@ -210,6 +210,7 @@ CASES = {
         overfit={
             "schedule.max_steps": 200,
             "blanks.blank_rate": 0.0,
+            "evaluation.blank_rate": 0.0,
             "blanks.mask_rate": 0.0,
             "objective.mlm_weight": 0.0,
             "pairs.held_out_share": 0.0,

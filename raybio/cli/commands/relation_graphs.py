@@ -113,6 +113,11 @@ def sentence_graphs(
     rows = []
     for name, folder in zip(model, folders, strict=True):
         accuracy_S = graph_accuracy_of_sentences(folder, store, num_negatives=negatives)
+        if not len(accuracy_S):
+            raise ConfigError(
+                f"{store}: no test sentence of the fold of {name} has true and false graphs; want "
+                "a fold with relations among its test sentences"
+            )
         interval = mean_interval(accuracy_S, np.random.default_rng(seed))
         rows.append([name, interval.text(), f"{len(accuracy_S):,}"])
     print(markdown_table(["model", "true graph nearest, %", "sentences"], rows))

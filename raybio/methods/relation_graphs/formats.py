@@ -73,25 +73,24 @@ def read_spert(
             Other keys are ignored. ``end`` of an entity is the number behind its last word.
         quarantine: takes sentences that are not sound, whole; their "line" is the sentence's number
             in the file, since such files are often a single line.
-        taken: ids that other files' sentences have; this file's are added. None: ids are this
-            file's own affair.
+        taken: ids that other files' sentences have; this file's are added. None: nothing refers to
+            sentences by their ids, which may repeat and have any form.
 
     Raises:
         DataError: with file and line, if the file cannot be read, is damaged, or is no list of
             anything.
     """
-    taken = set() if taken is None else taken
     sentences = list[WordSentence]()
     number = 0
     for number, (_, value) in enumerate(stream_records(path), start=1):
         try:
-            sentence = _sentence(value)
-            if sentence.orig_id in taken:
+            sentence = _sentence(value, is_id_needed=taken is not None)
+            if taken is not None and sentence.orig_id in taken:
                 raise _SentenceError(REPEATED_ID, sentence.orig_id)
         except _SentenceError as error:
             quarantine.add(SENTENCE, error.args[0], path.name, number, error.args[1])
             continue
-        if sentence.orig_id:
+        if taken is not None and sentence.orig_id:
             taken.add(sentence.orig_id)
         sentences.append(sentence)
     quarantine.saw(SENTENCE, number)
@@ -120,7 +119,13 @@ def read_folds(path: Path) -> tuple[FoldIds, ...]:
     return tuple(_fold(path, name, value[name]) for name in names)
 
 
-def _sentence(value: Any) -> WordSentence:
+def _sentence(value: Any, *, is_id_needed: bool) -> WordSentence:
+    """Check and return a sentence.
+
+    Args:
+        value: the sentence as JSON.
+        is_id_needed: whether an id of another form is an error; else the sentence has no id.
+    """
     fields = _fields(value, "the sentence", ("tokens", "entities", "relations"))
     words = _list(fields, "tokens")
     if not words:
@@ -145,7 +150,8 @@ def _sentence(value: Any) -> WordSentence:
             raise _SentenceError(SELF_RELATION, f"{_name(fields)}{kind} of {head} and {tail}")
         if kind == NO_RELATION:
             raise _SentenceError(NAMED_NA, f"{_name(fields)}{kind} of {head} and {tail}")
-    return WordSentence(tuple(words), entities, relations, _orig_id(fields))
+    orig_id = _orig_id(fields, is_id_needed=is_id_needed)
+    return WordSentence(tuple(words), entities, relations, orig_id)
 
 
 def _fields(value: Any, what: str, wanted: Collection[str]) -> Mapping[str, Any]:
@@ -174,12 +180,14 @@ def _triple(value: Any, names: tuple[str, str, str]) -> tuple[str, int, int]:
     return kind, first, second
 
 
-def _orig_id(fields: Mapping[str, Any]) -> str:
+def _orig_id(fields: Mapping[str, Any], *, is_id_needed: bool) -> str:
     value = fields.get("orig_id")
     if value is None:
         return ""
     if type(value) is int or (is_text(value) and value.strip()):
         return str(value)
+    if not is_id_needed:
+        return ""
     raise _SentenceError(NOT_OF_THE_FORM, f"orig_id {value!r}, want a whole number or a text")
 
 

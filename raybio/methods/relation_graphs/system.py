@@ -117,7 +117,7 @@ def build(config: Config, store_path: str | Location) -> System:
     collate = evaluator.collate
     data_digest = f"{store.digest} read as {collate.reader.digest}"
     if collate.features is not None:
-        data_digest += f" over {collate.features.path.stem}"
+        data_digest += f" over {collate.features.recorded_name}"
     return System(
         name="relation_graphs",
         model=encoder,

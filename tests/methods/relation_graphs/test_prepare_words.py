@@ -217,6 +217,16 @@ def test_files_of_their_own_make_one_fold_and_their_ids_may_be_equal(tmp_path):
     ]
 
 
+def test_sentences_of_one_id_are_all_kept_where_no_fold_names_them(tmp_path):
+    sentences = [{**one, "orig_id": 5} for one in SENTENCES]
+    test = write(tmp_path / "test.json", SENTENCES[:1])
+    store = prepare_words(
+        tmp_path / "store", [write(tmp_path / "train.json", sentences)], test=[test]
+    )
+    assert store.orig_ids == ("5", "5", "5", "5", "10")
+    assert not store.manifest["quarantine"]
+
+
 def test_test_sentences_are_drawn_by_their_words_and_the_seed_alone(tmp_path):
     # Equal words under two ids, and under an id of another file.
     numbered = [sentence(f"w{number} gave pain", orig_id=number) for number in range(100)]

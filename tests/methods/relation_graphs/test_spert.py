@@ -112,7 +112,7 @@ def test_a_bad_sentence_is_set_aside_with_its_file_number_and_reason_and_the_oth
 ):
     quarantine = Quarantine()
     path = write(tmp_path / "a.json", [SOUND, bad, sentence("Fine", orig_id="x")])
-    assert [one.orig_id for one in read_spert(path, quarantine)] == ["7", "x"]
+    assert [one.orig_id for one in read_spert(path, quarantine, set())] == ["7", "x"]
     assert quarantine.count_by_reason == {reason: 1}
     example = quarantine.examples_by_reason[reason][0]
     assert (example.file, example.line) == ("a.json", 2)
@@ -121,7 +121,15 @@ def test_a_bad_sentence_is_set_aside_with_its_file_number_and_reason_and_the_oth
         quarantine.check("sentence")
 
 
-def test_ids_are_one_files_own_affair_unless_the_files_share_them(tmp_path):
+@pytest.mark.parametrize("orig_id, expected", [(7, "7"), (7.5, ""), (["7"], ""), (False, "")])
+def test_ids_that_nothing_refers_to_may_repeat_and_have_any_form(tmp_path, orig_id, expected):
+    quarantine = Quarantine()
+    path = write(tmp_path / "a.json", [SOUND, changed(orig_id=orig_id)])
+    assert [one.orig_id for one in read_spert(path, quarantine)] == ["7", expected]
+    assert not quarantine.count_by_reason
+
+
+def test_files_may_share_their_ids(tmp_path):
     paths = [write(tmp_path / f"{name}.json", [SOUND]) for name in "ab"]
     assert [len(read_spert(path, Quarantine())) for path in paths] == [1, 1]
     taken, quarantine = set(), Quarantine()

@@ -126,6 +126,13 @@ class PairEvaluationConfig(BaseConfig):
         ge=1,
         description="number of recurring pairs to retrieve, for trained and for held-out pairs",
     )
+    blank_rate: float = Field(
+        0.7,
+        ge=0,
+        le=1,
+        description="fraction of a document's entities that evaluations blank, whatever "
+        "blanks.blank_rate: scores of runs are comparable only at one rate",
+    )
     rivals: bool = Field(
         True,
         description="rows of the final table that need no encoder: entity types, TF-IDF",

@@ -1,6 +1,8 @@
 """Evaluation of MTB: retrieve recurring entity pairs in other documents.
 
-Entities are blanked at the training rate, with a fixed seed, so that names do not give a pair away.
+Entities are blanked with a fixed seed, so that names do not give a pair away. The rate is that of
+``evaluation.blank_rate``, not of training: runs with different ``blanks.blank_rate`` retrieve in
+the same texts, and a search cannot win by an easier task.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,11 +29,24 @@ from raybio.methods.mtb_mccl.mtb.scores import (
     pair_metrics,
     pair_scores,
     pair_unit_scores,
+    query_units,
     retrieve_pairs,
 )
 from raybio.methods.mtb_mccl.pair_words import PairWords
 from raybio.ops.embedding_geometry import spread_metrics
 from raybio.ops.retrieval import Retrieval, cosine_scores
+
+
+def split_queries(config: Config, plan: DocumentPairPlan, split: str) -> PairQueries:
+    """Return the queries of a split: its pairs with the highest mutual information.
+
+    Args:
+        config: settings of the run.
+        plan: selects trained and held-out pairs.
+        split: ``train``, the trained pairs, or ``val``, the held-out ones.
+    """
+    number_K = plan.held_out if split == "val" else plan.trained
+    return pair_queries(plan.recurring, number_K[: config.evaluation.num_pairs], seed=0)
 
 
 def initial_encoder(config: Config, store: DocumentStore) -> RelationEncoder:
@@ -80,12 +95,13 @@ class PairRetrievalEvaluator(Evaluator):
             candidate = PairWords.read(self.reader, candidate_pairs, self._is_blank)
             id_Q = self._ids(query_pairs)
             id_C = self._ids(candidate_pairs)
+            units = query_units(id_Q, len(self.reader.store.entity_keys))
             for name, ranking in pair_rivals(query, candidate):
                 retrieval = retrieve_pairs(ranking, id_Q, id_C, collective)
                 # The same draws in all runs over a store, whatever their seed.
                 rng = np.random.default_rng(bootstrap_seed(0))
-                scores.setdefault(name, {})[split] = pair_scores(retrieval, rng)
-                unit_scores.setdefault(name, {})[split] = pair_unit_scores(retrieval, id_Q)
+                scores.setdefault(name, {})[split] = pair_scores(retrieval, units, rng)
+                unit_scores.setdefault(name, {})[split] = pair_unit_scores(retrieval, units)
                 chance[split] = pair_chance(retrieval)
         for name, by_split in scores.items():
             yield name, ModelScores(scores=by_split, chance=chance, unit_scores=unit_scores[name])
@@ -101,9 +117,10 @@ class PairRetrievalEvaluator(Evaluator):
             if not self.has_queries(split):
                 continue
             retrieval, id_Q, spread = self._retrieve(model, split, collective)
-            scores[split] = pair_scores(retrieval, rng)
+            units = query_units(id_Q, len(self.reader.store.entity_keys))
+            scores[split] = pair_scores(retrieval, units, rng)
             chance[split] = pair_chance(retrieval)
-            unit_scores[split] = pair_unit_scores(retrieval, id_Q)
+            unit_scores[split] = pair_unit_scores(retrieval, units)
         return ModelScores(scores=scores, chance=chance, spread=spread, unit_scores=unit_scores)
 
     def has_queries(self, split: str) -> bool:
@@ -111,10 +128,7 @@ class PairRetrievalEvaluator(Evaluator):
         return len(self._queries(split).row_Q) > 0
 
     def _queries(self, split: str) -> PairQueries:
-        """Return queries for the pairs with the highest mutual information."""
-        number_K = self.plan.held_out if split == "val" else self.plan.trained
-        num_pairs = self.config.evaluation.num_pairs
-        return pair_queries(self.plan.recurring, number_K[:num_pairs], seed=0)
+        return split_queries(self.config, self.plan, split)
 
     def _retrieve(
         self, model: Encoder, split: str, collective: Collective
@@ -168,7 +182,7 @@ class PairRetrievalEvaluator(Evaluator):
         """Return which entities of a document are blanked, bool (E,)."""
         number_E = np.arange(len(self.reader.store.types(row)))
         draw_E = hash_uniform(derive_seed("evaluation"), row, number_E)
-        return draw_E < self.config.blanks.blank_rate
+        return draw_E < self.config.evaluation.blank_rate
 
     def _embed(
         self, model: RelationEncoder, pairs: Mapping[int, Pairs], collective: Collective

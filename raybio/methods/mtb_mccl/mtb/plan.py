@@ -19,6 +19,9 @@ HELD_OUT_SEED = 0
 """Seed of the held-out pairs, whatever the run's: runs that differ in their seed train and retrieve
 the same pairs, so their scores can be compared pair by pair, and rivals score alike in all runs."""
 
+_recurring_by_key: dict[tuple[str, int, int], RecurringPairs] = {}
+"""Digest of a store, ``min_documents`` and ``num_pairs`` -> its pairs; the last ones only."""
+
 
 @dataclass(frozen=True)
 class DocumentPairPlan:
@@ -40,8 +43,18 @@ class DocumentPairPlan:
 
     @cached_property
     def recurring(self) -> RecurringPairs:
-        """The recurring entity pairs; they travel with the plan, since counting takes long."""
-        return recurring_pairs(self.store, self.pairs_config)
+        """The recurring entity pairs.
+
+        Counting takes long: they travel with the plan, and plans of one process share them.
+        """
+        config = self.pairs_config
+        key = (self.store.digest, config.min_documents, config.num_pairs)
+        if key not in _recurring_by_key:
+            recurring = recurring_pairs(self.store, config)
+            # The check, the length and the batches of a start read the same ones; older are freed.
+            _recurring_by_key.clear()
+            _recurring_by_key[key] = recurring
+        return _recurring_by_key[key]
 
     @property
     def held_out(self) -> np.ndarray:

@@ -1,22 +1,52 @@
 """Retrieval scores: is an entity pair the nearest neighbor of its occurrence in another document?
 
-Shape letters: Q queries, C candidates (all pairs of the searched documents).
+Shape letters: Q queries, C candidates (all pairs of the searched documents), U units.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from raybio.core.final_report import UnitScores
 from raybio.core.interfaces import Collective
 from raybio.evaluation.evaluator import exact_scores
-from raybio.evaluation.unit_scores import sample_units
+from raybio.evaluation.unit_scores import linear_share, sample_units
 from raybio.ops.chance import expected_hit, expected_reciprocal_rank
 from raybio.ops.retrieval import Retrieval, Scores, retrieve
 from raybio.ops.segments import indptr_from_lengths
 from raybio.ops.significance import ratio_interval
 
 CUTOFFS = (1, 10)
+
+
+class QueryUnits(NamedTuple):
+    """The units of intervals and tests: entity pairs, in whatever order of their entities.
+
+    Where relations are directed, a pair is a query in both orders. Both are of one occurrence, so
+    they are not independent.
+
+    Attributes:
+        id_U: id of each unit's first query, in the order of the queries.
+        unit_Q: unit of each query.
+    """
+
+    id_U: np.ndarray
+    unit_Q: np.ndarray
+
+
+def query_units(id_Q: np.ndarray, num_keys: int) -> QueryUnits:
+    """Return the units of queries.
+
+    Args:
+        id_Q: entity pairs of the queries, ``head * num_keys + tail``.
+        num_keys: number of entities that there are.
+    """
+    head_Q, tail_Q = np.divmod(id_Q, num_keys)
+    pair_Q = np.minimum(head_Q, tail_Q) * num_keys + np.maximum(head_Q, tail_Q)
+    _, first_U, sorted_unit_Q = np.unique(pair_Q, return_index=True, return_inverse=True)
+    order_U = np.argsort(first_U)
+    position_U = np.argsort(order_U)
+    return QueryUnits(id_Q[first_U[order_U]], position_U[sorted_unit_Q])
 
 
 def retrieve_pairs(
@@ -53,10 +83,16 @@ def pair_metrics(retrieval: Retrieval) -> dict[str, float]:
     return {f"pair_{name}": float(score_Q.mean()) for name, score_Q in _scores(retrieval).items()}
 
 
-def pair_scores(retrieval: Retrieval, rng: np.random.Generator) -> dict[str, Any]:
-    """Return ``{score: {"value", "low", "high"}}``: 95 % bootstrap intervals over queries."""
+def pair_scores(
+    retrieval: Retrieval, units: QueryUnits, rng: np.random.Generator
+) -> dict[str, Any]:
+    """Return ``{score: {"value", "low", "high"}}``, means over queries.
+
+    Intervals are 95 % bootstrap intervals over units.
+    """
+    num_U = np.bincount(units.unit_Q)
     return {
-        name: ratio_interval(score_Q, np.ones(len(score_Q)), rng)._asdict()
+        name: ratio_interval(np.bincount(units.unit_Q, score_Q), num_U, rng)._asdict()
         for name, score_Q in _scores(retrieval).items()
     }
 
@@ -68,12 +104,17 @@ def pair_chance(retrieval: Retrieval) -> dict[str, dict[str, float]]:
     return exact_scores(values | {"mrr": float(expected_reciprocal_rank(*sizes).mean())})
 
 
-def pair_unit_scores(retrieval: Retrieval, id_Q: np.ndarray) -> UnitScores:
-    """Return each query's share of ``pair_scores``, for paired tests between runs.
+def pair_unit_scores(retrieval: Retrieval, units: QueryUnits) -> UnitScores:
+    """Return each unit's share of ``pair_scores``, for paired tests between runs.
 
-    The units are the entity pairs ``id_Q``: other settings of a run may retrieve others.
+    Units are named by entity pairs: other settings of a run may retrieve others.
     """
-    return sample_units(id_Q, _scores(retrieval))
+    num_U = np.bincount(units.unit_Q).astype(np.float64)
+    value_by_score = {}
+    for name, score_Q in _scores(retrieval).items():
+        total_U = np.bincount(units.unit_Q, score_Q).astype(np.float64)
+        value_by_score[name] = linear_share(total_U, num_U)
+    return sample_units(units.id_U, value_by_score)
 
 
 def _scores(retrieval: Retrieval) -> dict[str, np.ndarray]:

@@ -22,7 +22,11 @@ from raybio.methods.mtb_mccl.encoder import RelationEncoder
 from raybio.methods.mtb_mccl.export import export_relation_encoder
 from raybio.methods.mtb_mccl.mtb.collate import BlankCollate
 from raybio.methods.mtb_mccl.mtb.config import Config
-from raybio.methods.mtb_mccl.mtb.evaluate import PairRetrievalEvaluator, initial_encoder
+from raybio.methods.mtb_mccl.mtb.evaluate import (
+    PairRetrievalEvaluator,
+    initial_encoder,
+    split_queries,
+)
 from raybio.methods.mtb_mccl.mtb.loss import MatchingTheBlanks
 from raybio.methods.mtb_mccl.mtb.plan import DocumentPairPlan
 from raybio.store.store import open_store
@@ -40,7 +44,8 @@ def check(config: Config, store: DocumentStore) -> None:
     """Check settings and store before anything starts.
 
     Raises:
-        ConfigError: if the encoder's source is unusable, or there is no projection to train.
+        ConfigError: if the encoder's source is unusable, there is no projection to train, all pairs
+            are held out, or evaluations have no pair to retrieve.
         DataError: if no two entities occur together often enough.
     """
     check_text_encoder(config.encoder)
@@ -48,7 +53,21 @@ def check(config: Config, store: DocumentStore) -> None:
         check_mask_head(config.encoder)
     if config.encoder.projection == "none":
         raise ConfigError("encoder.projection is none, but pre-training trains it; want linear")
-    _plan(config, store).recurring  # noqa: B018
+    plan = _plan(config, store)
+    num_held_out = len(plan.held_out)
+    held_out = (
+        f"{store.location}: of its {len(plan.recurring):,} recurring entity pairs, "
+        f"{num_held_out:,} are held out (pairs.held_out_share={config.pairs.held_out_share:g})"
+    )
+    if not len(plan.trained):
+        raise ConfigError(f"{held_out}, and none is left to train on; want a smaller share")
+    has_queries = len(split_queries(config, plan, "val").row_Q) > 0
+    if config.schedule.evaluate_every_steps and not has_queries:
+        raise ConfigError(
+            f"{held_out}, and none of these can be retrieved: each needs a query document and a "
+            "searched one. Want a larger share or a lower pairs.min_documents, or train without "
+            "evaluations: schedule.evaluate_every_steps=0"
+        )
 
 
 def input_lengths(config: Config, store: DocumentStore) -> list[InputLengths]:

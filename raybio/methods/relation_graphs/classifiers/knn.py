@@ -148,6 +148,10 @@ def _predict_pairs(
     config: KnnConfig,
 ) -> dict[int, Related]:
     """Return the pairs of candidate words that are predicted to be related, by k."""
+    if not reference.pairs.num_pairs:
+        # Sentences of one word have no pairs: nothing votes.
+        none = np.zeros(0, dtype=np.int64)
+        return dict.fromkeys(config.num_pair_neighbors, Related(none, none, none))
     pairs = queries.pairs.of_words(torch.from_numpy(is_candidate_W).to(queries.pair_WD.device))
     _, first_PK, second_PK = nearest_pairs(
         pairs, reference.pairs, k=max(config.num_pair_neighbors), both_orders=config.both_orders

@@ -15,10 +15,13 @@ class NodeFeatures:
     Attributes:
         path: the file, in numpy's format.
         indptr_N1: CSR pointers to the words of each sentence.
+        recorded_name: name in the data digests of runs, which changes with any setting of the
+            encoder; several may have one file.
     """
 
     path: Path
     indptr_N1: np.ndarray
+    recorded_name: str = ""
 
     def of(self, row: int, word_K: Sequence[int]) -> np.ndarray:
         """Return the features (K, F) of words of a sentence, numbered from 0."""

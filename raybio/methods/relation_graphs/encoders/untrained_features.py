@@ -2,8 +2,11 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from raybio.core.digest import weights_digest
 from raybio.core.errors import StoreError
@@ -22,12 +25,15 @@ def untrained_features(model: WordEncoder, reader: WordReader, *, max_tokens: in
         StoreError: if they cannot be written there.
     """
     store = reader.store
-    sizes = json.dumps(model.model_config.to_dict(), sort_keys=True, default=str)
-    name = (
-        f"{weights_digest(model.body.state_dict().items())} {sizes} {reader.digest} {store.digest}"
+    settings = model.model_config.to_dict()
+    weights = model.body.state_dict()
+    # Before training, dropout and adapters change nothing: runs that differ in them share a file.
+    file_name = _name(_without_dropout(settings), _without_adapters(weights), reader)
+    features = NodeFeatures(
+        store.derived_path(f"{file_name}.npy"),
+        store.indptr_N1,
+        recorded_name=_name(settings, weights, reader),
     )
-    digest = hashlib.sha256(name.encode()).hexdigest()[:16]
-    features = NodeFeatures(store.derived_path(f"features-{digest}.npy"), store.indptr_N1)
     if features.path.is_file():
         return features
     try:
@@ -44,3 +50,22 @@ def untrained_features(model: WordEncoder, reader: WordReader, *, max_tokens: in
             f"{features.path} cannot be written ({error}); the store's folder must be writable"
         ) from None
     return features
+
+
+def _name(settings: Mapping[str, Any], weights: Mapping[str, Tensor], reader: WordReader) -> str:
+    sizes = json.dumps(settings, sort_keys=True, default=str)
+    text = f"{weights_digest(weights.items())} {sizes} {reader.digest} {reader.store.digest}"
+    return f"features-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def _without_dropout(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if "dropout" not in name}
+
+
+def _without_adapters(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights of the encoder itself, under their names without adapters."""
+    return {
+        name.replace(".base_layer", ""): weight
+        for name, weight in weights.items()
+        if ".lora_" not in name
+    }

@@ -138,8 +138,14 @@ def score_probe(
     config: KnnConfig,
     settings: WordKnnSettings,
 ) -> EntityRelationScores:
-    """Fit the linear probe on the reference pairs, and score the pairs that it predicts."""
+    """Fit the linear probe on the reference pairs, and score the pairs that it predicts.
+
+    Without reference pairs it predicts none.
+    """
     pairs = reference.pairs
+    if not pairs.num_pairs:
+        none = np.zeros(0, dtype=np.int64)
+        return _score_related(queries.gold, none, none, store)
     first_P, second_P = (end_P.cpu().numpy() for end_P in pairs.pairs())
     is_related_P = torch.from_numpy(pair_labels(reference.gold, first_P, second_P) > 0)
     weight_2D, bias = fit_pair_classifier(

@@ -3,12 +3,16 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from raybio.methods.mtb_mccl.mtb.rivals import pair_rivals
+from raybio.methods.mtb_mccl.mtb.scores import pair_scores, query_units
 from raybio.methods.mtb_mccl.mtb.system import build
 from raybio.methods.mtb_mccl.pair_words import PairTfidf, PairWords
+from raybio.ops.retrieval import Retrieval
 from raybio.training.collective import SingleProcess
 from tests.methods.conformance_cases import tiny_config
+from tests.methods.mtb_mccl.several_relations import labeled_store
 
 
 def words_of(features: list[list[int]], types: list[int]) -> PairWords:
@@ -55,7 +59,7 @@ def evaluator_of(store: Path, **settings: object):
 
 
 def test_the_final_table_shows_rivals_that_see_no_blanked_name(tiny_documents) -> None:
-    config = {"evaluation.num_pairs": 10, "pairs.held_out_share": 0.3, "blanks.blank_rate": 1.0}
+    config = {"evaluation.num_pairs": 10, "pairs.held_out_share": 0.3, "evaluation.blank_rate": 1.0}
     evaluator = evaluator_of(tiny_documents.path, **config)
     report = evaluator.final_report(evaluator.initial_encoder(), SingleProcess())
     assert list(report.scores) == ["chance", "entity types", "TF-IDF", "initial", "trained"]
@@ -63,7 +67,7 @@ def test_the_final_table_shows_rivals_that_see_no_blanked_name(tiny_documents) -
         assert report.scores[name].keys() == report.scores["trained"].keys() == {"train", "val"}
         assert report.scores[name]["val"]["mrr"]["value"] < 1
     # Names give pairs away.
-    seen = evaluator_of(tiny_documents.path, **config | {"blanks.blank_rate": 0.0})
+    seen = evaluator_of(tiny_documents.path, **config | {"evaluation.blank_rate": 0.0})
     by_name = dict(seen.rivals("cpu", SingleProcess()))["TF-IDF"].scores
     for split, measures in by_name.items():
         assert measures["mrr"]["value"] > report.scores["TF-IDF"][split]["mrr"]["value"]
@@ -72,6 +76,63 @@ def test_the_final_table_shows_rivals_that_see_no_blanked_name(tiny_documents) -
     )
     for name, found in other.rivals("cpu", SingleProcess()):
         assert found.scores == report.scores[name]
+
+
+def test_runs_that_blank_other_shares_in_training_are_evaluated_on_the_same_texts(
+    tiny_documents,
+) -> None:
+    scores = []
+    for rate in (0.0, 0.5, 1.0):
+        config = {"pairs.held_out_share": 0.3, "blanks.blank_rate": rate}
+        evaluator = evaluator_of(tiny_documents.path, **config)
+        report = evaluator.final_report(evaluator.initial_encoder(), SingleProcess())
+        assert report.scores["TF-IDF"]["val"]["mrr"]["value"] < 1
+        scores.append(report.scores)
+    assert scores[0] == scores[1] == scores[2]
+
+
+def test_both_orders_of_a_pair_are_one_unit_where_relations_are_directed(tmp_path) -> None:
+    store, _ = labeled_store(tmp_path)
+    assert store.is_directed
+    evaluator = evaluator_of(store.path, **{"pairs.held_out_share": 0.5})
+    retrieval, id_Q, _ = evaluator._retrieve(evaluator.initial_encoder(), "val", SingleProcess())
+    report = evaluator.final_report(evaluator.initial_encoder(), SingleProcess())
+    unit_scores = report.unit_scores["trained"]["val"]
+    pairs = evaluator._queries("val").key_Q2.tolist()
+    assert len(unit_scores.unit_U) == len(pairs) == len(id_Q) / 2
+    # The two rows of a pair follow each other in no fixed order: look them up.
+    best_Q = np.minimum.reduceat(retrieval.rank_P, retrieval.indptr[:-1])
+    mrr_by_pair: dict[tuple[int, ...], list[float]] = {}
+    size = len(store.entity_keys)
+    for number, best in zip(id_Q.tolist(), best_Q.tolist(), strict=True):
+        mrr_by_pair.setdefault(tuple(sorted(divmod(number, size))), []).append(1 / (1 + best))
+    for number, mrr in zip(unit_scores.unit_U, unit_scores.value_by_measure["mrr"], strict=True):
+        rows = mrr_by_pair[tuple(sorted(divmod(int(number), size)))]
+        assert len(rows) == 2 and mrr == pytest.approx(np.mean(rows))
+    shown = report.scores["trained"]["val"]["mrr"]
+    means = np.array([np.mean(rows) for rows in mrr_by_pair.values()])
+    assert shown["value"] == pytest.approx(means.mean())
+
+
+def test_a_query_that_comes_twice_narrows_no_interval() -> None:
+    rank_Q = np.random.default_rng(0).integers(0, 20, 30)
+    id_Q = np.arange(30) * 100 + 50  # head 0 to 29, tail 50
+    once = Retrieval(np.arange(31), rank_Q, 40)
+    reversed_Q = 50 * 100 + np.arange(30)
+    twice = Retrieval(np.arange(61), np.tile(rank_Q, 2), 40)
+    scores = [
+        pair_scores(retrieval, query_units(ids, 100), np.random.default_rng(0))
+        for retrieval, ids in ((once, id_Q), (twice, np.concatenate([id_Q, reversed_Q])))
+    ]
+    assert scores[0].keys() == scores[1].keys()
+    for name, interval in scores[0].items():
+        assert interval == pytest.approx(scores[1][name])
+
+
+def test_units_are_in_the_order_of_the_queries_and_may_have_several() -> None:
+    units = query_units(np.array([3 * 10 + 1, 2 * 10 + 7, 1 * 10 + 3, 7 * 10 + 2, 2 * 10 + 7]), 10)
+    assert units.id_U.tolist() == [31, 27]
+    assert units.unit_Q.tolist() == [0, 1, 0, 1, 1]
 
 
 def test_units_of_the_scores_are_the_entity_pairs(tiny_documents) -> None:

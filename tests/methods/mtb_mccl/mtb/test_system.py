@@ -4,6 +4,7 @@ from functools import partial
 from itertools import combinations
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -12,13 +13,18 @@ from raybio.core.config import override_all
 from raybio.core.errors import ConfigError
 from raybio.core.interfaces import Collective, System
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
+from raybio.methods.mtb_mccl.mtb import plan, queries
+from raybio.methods.mtb_mccl.mtb.config import EntityPairConfig
 from raybio.methods.mtb_mccl.mtb.plan import DocumentPairPlan
-from raybio.methods.mtb_mccl.mtb.system import build
+from raybio.methods.mtb_mccl.mtb.recurring_pairs import RecurringPairs, recurring_pairs
+from raybio.methods.mtb_mccl.mtb.system import build, check, steps_per_epoch
+from raybio.store.store import open_store
 from raybio.training.collective import SingleProcess
 from raybio.training.loop import fit
 from tests import relation_oracles
 from tests.device_operations import DeviceOperations
 from tests.methods.conformance_cases import tiny_config
+from tests.methods.mtb_mccl.several_relations import labeled_store
 from tests.methods.test_conformance import assert_equal_gradients, gradients
 from tests.training.workers import run_workers
 
@@ -149,6 +155,56 @@ def test_half_a_pair_is_refused() -> None:
         match="plan.global_batch_rows: got 11, want a whole number >= 2, a multiple of 2",
     ):
         tiny_config("mtb_pretrain", **{"plan.global_batch_rows": 11})
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001])
+def test_evaluations_without_a_held_out_pair_are_refused(share, tiny_documents) -> None:
+    settings = {"pairs.held_out_share": share, "schedule.evaluate_every_steps": 2}
+    with pytest.raises(
+        ConfigError,
+        match=r"0 are held out \(pairs.held_out_share=.*schedule.evaluate_every_steps=0",
+    ):
+        check(tiny_config("mtb_pretrain", **settings), tiny_documents)
+    check(tiny_config("mtb_pretrain", **{"pairs.held_out_share": share}), tiny_documents)
+    check(tiny_config("mtb_pretrain", **settings | {"pairs.held_out_share": 0.4}), tiny_documents)
+
+
+def test_held_out_pairs_that_no_other_document_has_are_refused(tiny_documents, monkeypatch) -> None:
+    config = tiny_config("mtb_pretrain", **{"schedule.evaluate_every_steps": 2})
+    # All documents are query documents.
+    monkeypatch.setattr(queries, "hash_uniform", lambda seed, row_O: np.zeros(len(row_O)))
+    with pytest.raises(ConfigError, match="none of these can be retrieved"):
+        check(config, tiny_documents)
+
+
+def test_a_share_that_leaves_no_pair_to_train_on_is_refused(tmp_path) -> None:
+    store, _ = labeled_store(tmp_path)
+    settings = {"pairs.num_pairs": 2, "pairs.held_out_share": 0.9}
+    with pytest.raises(ConfigError, match="2 are held out .*none is left to train on"):
+        check(tiny_config("mtb_pretrain", **settings), store)
+
+
+def test_recurring_pairs_are_counted_once_for_the_check_the_length_and_the_batches(
+    tiny_documents, monkeypatch
+) -> None:
+    counted = []
+
+    def count(store: DocumentStore, config: EntityPairConfig) -> RecurringPairs:
+        counted.append((config.min_documents, config.num_pairs))
+        return recurring_pairs(store, config)
+
+    monkeypatch.setattr(plan, "recurring_pairs", count)
+    monkeypatch.setattr(plan, "_recurring_by_key", {})
+    settings = ({}, {"pairs.num_pairs": 7}, {"pairs.num_pairs": 7, "pairs.min_documents": 3})
+    for changes in settings:
+        config = tiny_config("mtb_pretrain", **changes)
+        # Each start opens the store.
+        check(config, open_store(tiny_documents.path, DocumentStore))
+        steps_per_epoch(config, open_store(tiny_documents.path, DocumentStore))
+        evaluator = build(config, tiny_documents.path).final_evaluate.__self__
+        expected = recurring_pairs(tiny_documents, config.pairs)
+        np.testing.assert_array_equal(evaluator.plan.recurring.key_K2, expected.key_K2)
+    assert counted == [(2, 5000), (2, 7), (3, 7)]
 
 
 def test_another_form_is_refused_with_those_that_there_are() -> None:

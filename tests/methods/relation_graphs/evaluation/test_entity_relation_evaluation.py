@@ -28,11 +28,12 @@ from raybio.methods.relation_graphs.store import WordStore
 from raybio.store.store import open_store
 from raybio.training.collective import SingleProcess
 from raybio.training.loop import fit
+from tests.encoders.tiny_text import save_tiny
 from tests.methods.conformance_cases import tiny_config
 from tests.methods.relation_graphs.encoders.character_bert.tiny_characters import (
     random_character_bert,
 )
-from tests.methods.relation_graphs.word_stores import write_sentences
+from tests.methods.relation_graphs.word_stores import store_of, write_sentences
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +99,25 @@ def test_each_model_brings_its_own_space(store, joint, tmp_path):
     )
     with pytest.raises(ConfigError, match="is a clner, which has no graphs"):
         graph_accuracy_of_sentences(other, store.path)
+
+
+@pytest.mark.parametrize("words", [["pain"], ["severe", "pain"]])
+def test_sentences_of_one_word_have_no_related_pairs(words, tmp_path):
+    sentences = [([f"effect{n}"], [("Adverse-Effect", 0, 1)], []) for n in range(20)]
+    tested = [(words, [("Adverse-Effect", 0, len(words))], [])]
+    files = [write_sentences(tmp_path / "train.json", sentences)]
+    tests = [write_sentences(tmp_path / "test.json", tested)]
+    store = prepare_words(tmp_path / "words", files, test=tests)
+    settings = {"model": "clner", "evaluation.num_pair_neighbors": [1, 5]}
+    config = tiny_config("relation_graphs", **settings)
+    relation_graphs.check(config, store)
+    system = relation_graphs.build(config, store.path)
+    report = system.final_evaluate(system.model, SingleProcess())
+    scores = report.scores["trained"]["test"]
+    assert scores["re_minus_f1"]["value"] == scores["probe_f1"]["value"] == 0
+    assert scores["ner_f1"]["value"] >= 0
+    system.evaluate(system.model, SingleProcess())
+    system.export(tmp_path / "export", {"name": "x"})
 
 
 def test_entities_need_a_model_that_knows_tags(store, joint, tmp_path):
@@ -282,6 +302,29 @@ def test_features_are_computed_once_and_are_those_of_the_untrained_encoder(store
         [system.collate.features.of(row, range(len(store.sentence(row)))) for row in rows.tolist()]
     )
     np.testing.assert_allclose(stored, word_WD.cpu().numpy(), atol=1e-5)
+
+
+def test_encoders_that_differ_in_dropout_or_adapters_share_their_features(tmp_path):
+    # The tiny encoder reads letters, and few of them.
+    entities = [("Adverse-Effect", 0, 1), ("Drug", 2, 3)]
+    sentences = [(["a", "b", letter], entities, [(0, 1)]) for letter in "cdefghijkl"]
+    store = store_of(tmp_path, sentences)
+    save_tiny(tmp_path / "tiny")
+
+    def features_of(**settings):
+        source = {"encoder.source": str(tmp_path / "tiny"), "encoder.dropout": 0.1}
+        config = tiny_config("relation_graphs", **source | settings)
+        return relation_graphs.build(config, store.path).collate.features
+
+    first = features_of()
+    others = [
+        features_of(**{"encoder.dropout": 0.3}),
+        features_of(**{"encoder.lora.rank": 2}),
+        features_of(**{"encoder.lora.rank": 2, "encoder.lora.dropout": 0.5, "seed": 1}),
+    ]
+    assert {other.path for other in others} == {first.path}
+    assert len({features.recorded_name for features in (first, *others)}) == 4
+    assert features_of(**{"encoder.num_layers_kept": 1}).path != first.path
 
 
 def test_validation_sentences_that_train_leave_nothing_to_choose_by(store):
