@@ -122,7 +122,7 @@ class Training:
         settings: settings that differ from the recipe.
         encoder_of: training whose export it starts from.
         tagger: training that finds the entities where this one finds relations; may be itself.
-        steps_of: training whose best step is its last one, and whose chosen settings it has.
+        steps_of: training whose best epoch is its last one, and whose chosen settings it has.
     """
 
     name: str
@@ -356,7 +356,8 @@ def configuration(turn: Turn, training: Training) -> Any:
         before = ended(turn)[training.steps_of]
         settings |= {
             "data.train_on_validation": True,
-            "schedule.max_steps": before["best_step"],
+            # Not its steps: an epoch has more of them with the validation sentences.
+            "schedule.max_epochs": before["best_epoch"],
             "schedule.evaluate_every_steps": 0,
             "schedule.early_stopping_metric": None,
             "schedule.keep_best": None,
@@ -414,6 +415,7 @@ def train(turn: Turn, training: Training) -> dict[str, Any] | None:
     write_unit_scores(
         turn.unit_scores(training.name), stored_unit_scores(final.unit_scores, method.table)
     )
+    best_step = last.best_step or last.step
     line = {
         "name": training.name,
         "row": training.row,
@@ -423,7 +425,8 @@ def train(turn: Turn, training: Training) -> dict[str, Any] | None:
         "encoder_of": training.encoder_of,
         "status": last.reason,
         "steps": last.step,
-        "best_step": last.best_step or last.step,
+        "best_step": best_step,
+        "best_epoch": best_step / system.steps_per_epoch,
         "epochs": last.step / system.steps_per_epoch,
         "precision": last.precision,
         "device": torch.cuda.get_device_name() if device.type == "cuda" else "CPU",

@@ -53,7 +53,7 @@ def test_the_queue_has_every_combination_once_with_settings_that_its_method_has(
         "graphs": 8 * 3 * 2,
     }
     chosen = {"num_pair_neighbors": 3, "num_tag_neighbors": 7, "probe_positive_weight": 4.0}
-    lines = [{"name": name, "best_step": 11, "chosen": chosen} for name in names]
+    lines = [{"name": name, "best_epoch": 11.5, "chosen": chosen} for name in names]
     turn.results.write_text("".join(json.dumps(line) + "\n" for line in lines))
     for number, training in enumerate(trainings):
         config = script.configuration(turn, training)
@@ -62,7 +62,7 @@ def test_the_queue_has_every_combination_once_with_settings_that_its_method_has(
         if training.steps_of is None:
             continue
         assert training.steps_of in earlier
-        assert config.data.train_on_validation and config.schedule.max_steps == 11
+        assert config.data.train_on_validation and config.schedule.max_epochs == 11.5
         assert list(config.evaluation.num_pair_neighbors) == [3]
         assert list(config.evaluation.probe_positive_weights) == [4.0]
     # The published lengths are those of the recipes.
