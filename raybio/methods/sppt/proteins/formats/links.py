@@ -208,7 +208,8 @@ def _classify_lines(
     is_strange = rest & ((u_E == NO_GROUP) | (v_E == NO_GROUP))
     is_unknown = rest & ~is_strange & ((u_E < 0) | (v_E < 0))
     rest &= ~(is_strange | is_unknown)
-    is_across = rest & (group_N[u_E] != group_N[v_E])
+    is_across = np.zeros(len(u_E), dtype=bool)
+    is_across[rest] = group_N[u_E[rest]] != group_N[v_E[rest]]
     return _LineKinds(
         is_excluded,
         is_header,
@@ -264,8 +265,24 @@ def _number(text: str) -> float:
         return np.nan
 
 
+class SkippedProteins(NamedTuple):
+    """Proteins of species that ``--taxid`` does not select.
+
+    Attributes:
+        ids: their ids, but for those that begin with their species' taxid: there may be millions.
+        taxids: their species.
+    """
+
+    ids: pa.Array
+    taxids: Collection[str]
+
+
 def rows_by_id(
-    keys: pa.Array, group_N: np.ndarray, names: list[str], taxids: Collection[str], *, is_part: bool
+    keys: pa.Array,
+    group_N: np.ndarray,
+    names: list[str],
+    taxids: Collection[str],
+    skipped: SkippedProteins,
 ) -> Rows:
     """Return the proteins for look-ups by id.
 
@@ -274,11 +291,11 @@ def rows_by_id(
         group_N: number of each protein's species.
         names: taxid of each species.
         taxids: links of other species are excluded; empty: none are.
-        is_part: whether proteins of other species were skipped, so that an unknown id may be one.
+        skipped: proteins of other species, whose links are excluded, too.
     """
     if _begin_with_taxid(keys, group_N, names):
         return _RowsBySpecies(keys, group_N, names, taxids)
-    return _AllRows(keys, EXCLUDED if is_part else UNKNOWN)
+    return _AllRows(keys, skipped)
 
 
 def _begin_with_taxid(keys: pa.Array, group_N: np.ndarray, names: list[str]) -> bool:
@@ -295,15 +312,20 @@ def _begin_with_taxid(keys: pa.Array, group_N: np.ndarray, names: list[str]) -> 
 class _AllRows:
     """Rows of proteins, of all species at once."""
 
-    def __init__(self, keys: pa.Array, unknown: int) -> None:
+    def __init__(self, keys: pa.Array, skipped: SkippedProteins) -> None:
         self._keys = keys
-        self._unknown = unknown
+        self._skipped = skipped
 
     def find(self, ids: pa.Array) -> np.ndarray:
-        """Return the row of each id (E,), or the value for unknown ids."""
+        """Return the row of each id (E,), or ``UNKNOWN`` or ``EXCLUDED``."""
         encoded = ids.dictionary_encode()
-        row_D = find_ids(encoded.dictionary, self._keys)
-        row_D[row_D < 0] = self._unknown
+        distinct = encoded.dictionary
+        row_D = find_ids(distinct, self._keys)
+        if self._skipped.taxids:
+            is_skipped_D = find_ids(distinct, self._skipped.ids) >= 0
+            taxids = [taxid_of(key) for key in distinct.to_pylist()]
+            is_skipped_D |= [taxid in self._skipped.taxids for taxid in taxids]
+            row_D[is_skipped_D & (row_D == UNKNOWN)] = EXCLUDED
         row_E: np.ndarray = row_D[np.asarray(encoded.indices)]
         return row_E
 

@@ -11,7 +11,7 @@ from raybio.methods.sppt.config import PrepareConfig
 from raybio.methods.sppt.prepare import prepare_proteins
 from raybio.methods.sppt.proteins.formats import links as link_blocks
 from raybio.methods.sppt.proteins.formats.link_files import read_layout
-from raybio.methods.sppt.proteins.formats.links import read_links, rows_by_id
+from raybio.methods.sppt.proteins.formats.links import SkippedProteins, read_links, rows_by_id
 from raybio.methods.sppt.proteins.formats.tables import NO_SPECIES, Tables
 from raybio.store.quarantine import Quarantine
 
@@ -86,7 +86,7 @@ def test_files_in_any_order_and_blocks_of_any_size_give_the_same_links(tmp_path,
     array = pa.array(keys, pa.large_string())
     names = ["83333", "9606", "10090"]
     group_N = np.array([names.index(key.split(".")[0]) for key in keys])
-    rows = rows_by_id(array, group_N, names, (), is_part=False)
+    rows = rows_by_id(array, group_N, names, (), SkippedProteins(pa.array([], pa.string()), ()))
     layout = read_layout(source.edges[0])
     expected = sorted(tuple(sorted((keys.index(a), keys.index(b)))) for a, b, _ in links)
     for block_bytes, links_per_run in ((1 << 20, 1 << 20), (500, 7), (5000, 100)):
