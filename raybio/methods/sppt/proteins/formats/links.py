@@ -101,16 +101,17 @@ def read_links(
         rule: makes ids of the store of those of the file; None: they are equal.
         min_score: links with a lower score are skipped; 0: none are.
         unknown: takes ids that are not among the proteins, up to ``MAX_UNKNOWN``.
-        scores: takes the scores, if they are read: for ``min_score``, or of STRING's files.
+        scores: takes the scores, if they are read: for ``min_score``.
         block_bytes: bytes that are read at once.
 
     Raises:
         DataError: as ``read_link_columns``.
     """
     rule = rule or IdRule()
-    with_scores = file.has_string_scores or bool(min_score)
     is_first_block = True
-    blocks = read_link_columns(file, quarantine, with_scores=with_scores, block_bytes=block_bytes)
+    blocks = read_link_columns(
+        file, quarantine, with_scores=bool(min_score), block_bytes=block_bytes
+    )
     for a, b, *score, line in blocks:
         # A line without any id is an empty one, as some files have at their end.
         is_empty = np.asarray(pc.binary_length(a)) + np.asarray(pc.binary_length(b)) == 0
@@ -243,7 +244,8 @@ def _string_scores(score: pa.Array) -> np.ndarray:
     except pa.ArrowInvalid:
         texts = score.to_pylist()
         score_E = np.array(
-            [int(text) if re.fullmatch("[0-9]{1,4}", text) else np.nan for text in texts],
+            # JSON lines and Parquet may have 900.0.
+            [float(text) if re.fullmatch(r"[0-9]{1,4}(\.0)?", text) else np.nan for text in texts],
             dtype=np.float64,
         )
     return np.where((score_E >= 0) & (score_E <= MAX_SCORE), score_E, np.nan)

@@ -377,7 +377,8 @@ def _check_score(file: LinkFile, min_score: float) -> None:
     if file.has_string_scores and min_score < 1:
         raise DataError(
             f"--min-score {min_score:g}: the scores of {file.path} are STRING's, integers up to "
-            f"{MAX_SCORE}. Want --min-score {MAX_SCORE * min_score:g}"
+            f"{MAX_SCORE}. Want --min-score {MAX_SCORE * min_score:g}; if they are others, name "
+            f"the column {SCORE_COLUMNS[1]}"
         )
 
 

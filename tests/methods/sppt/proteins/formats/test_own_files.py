@@ -224,6 +224,20 @@ def test_fractional_scores_are_compared_as_numbers(tmp_path):
     assert all_links(store) == {(a, b) for a, b, text in rows if float(text) >= 0.5}
 
 
+def test_scores_in_the_columns_of_string_may_have_another_scale(tmp_path):
+    fractions = [(a, b, score / 1000) for a, b, score in LINKS]
+    edges = ("e.tsv", table([STRING_NAMES, *fractions]), {})
+    assert all_links(prepare(tmp_path / "every", edges, PROTEINS["tsv"])) == set(PLAIN)
+    advice = "Want --min-score 500; if they are others, name the column score"
+    with pytest.raises(DataError, match=advice):
+        prepare(tmp_path / "refused", edges, PROTEINS["tsv"], min_score=0.5)
+    # Floats of JSON that are STRING's integers.
+    floats = [(a, b, float(score)) for a, b, score in LINKS]
+    edges = ("e.jsonl", json_lines(floats, STRING_NAMES), {})
+    strong = prepare(tmp_path / "strong", edges, PROTEINS["tsv"], min_score=400)
+    assert all_links(strong) == {(a, b) for a, b, score in LINKS if score >= 400}
+
+
 @pytest.mark.parametrize("others", [[], [("unknown", "P2", "0.5"), ("P1", "P1", "0.5")]])
 def test_a_least_score_above_all_scores_is_refused_with_their_range(tmp_path, others):
     rows = [(a, b, f"{score / 1000:.3f}") for a, b, score in LINKS]

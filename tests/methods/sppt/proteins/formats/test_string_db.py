@@ -128,7 +128,7 @@ def test_every_kind_of_bad_line_is_skipped_with_its_reason_and_line(tmp_path):
     text = gzip.decompress(source.edges[0].read_bytes()).decode() + "\n".join(odd) + "\n"
     source.edges[0].write_bytes(gzip.compress(text.encode()))
     first = 2 + 2 * len(good)
-    config = PrepareConfig(max_bad_share=0.3, heldout_share=0)
+    config = PrepareConfig(max_bad_share=0.3, heldout_share=0, min_score=1)
     store = prepare_proteins(tmp_path / "store", source, config)
     found = {
         reason: [(example["line"], example["detail"]) for example in facts["examples"]]
@@ -234,7 +234,7 @@ def test_a_score_of_many_digits_is_a_bad_line(tmp_path):
     links, sequences = simulate(species=("9606",))
     a, b, _ = links[0]
     source = write_string(tmp_path, [*links[1:], (a, b, "9" * 30)], sequences)
-    store = prepare_proteins(tmp_path / "store", source)
+    store = prepare_proteins(tmp_path / "store", source, PrepareConfig(min_score=1))
     assert store.manifest["quarantine"][link_blocks.NO_SCORE]["count"] == 2
 
 
