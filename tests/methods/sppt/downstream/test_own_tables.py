@@ -138,6 +138,19 @@ def test_drawn_splits_keep_equal_rows_together_and_do_not_depend_on_the_order(
     assert contents_of(turned) == contents_of(store)
 
 
+@pytest.mark.parametrize("num_copies", [1, 12, 200])
+def test_drawn_splits_have_their_shares_though_the_wild_type_has_many_rows(
+    tmp_path: Path, num_copies: int
+) -> None:
+    contents = ["wild type"] * num_copies + [f"variant {number}" for number in range(100)]
+    rows = [f"{content},{number % 7}" for number, content in enumerate(contents)]
+    path = tmp_path / "table.csv"
+    path.write_text("\n".join(["text,label", *rows]))
+    store = prepared("text_regression", path, tmp_path / "store")
+    assert [len(store.split_rows(split)) for split in ("dev", "test")] == [10, 10]
+    assert store.known_from_training() == {"dev": 0, "test": 0}
+
+
 @pytest.mark.parametrize(
     ("num_frequent", "num_copies"), [(1, 20), (1, 60), (1, 250), (1, 800), (5, 500)]
 )
@@ -412,7 +425,7 @@ def test_rows_without_a_label_name_the_task_of_several_labels_or_none(
     path = tmp_path / "table.csv"
     column = "text" if kind == "text" else "sequence"
     path.write_text(f"{column},label\nAC,x\nAD,\nAE,y\n")
-    with pytest.raises(DataError, match=rf"or none, are for the task {kind}_multilabel\. Repair"):
+    with pytest.raises(DataError, match=rf"or none, are for the task {kind}_multilabel\. Repair the input\.$"):
         prepared(f"{kind}_classification", path, tmp_path / "store")
     path.write_text(f"{column},label\n,x\nAE,y\n")
     with pytest.raises(DataError, match="row without a (text|sequence)") as caught:
