@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import math
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -431,6 +432,21 @@ def test_rows_without_a_label_name_the_task_of_several_labels_or_none(
     with pytest.raises(DataError, match="row without a (text|sequence)") as caught:
         prepared(f"{kind}_classification", path, tmp_path / "store")
     assert "multilabel" not in str(caught.value)
+
+
+def test_a_class_that_is_no_number_is_a_missing_label(tmp_path: Path) -> None:
+    rows = [{"text": f"t{n}", "label": "ab"[n % 2]} for n in range(40)]
+    path = tmp_path / "table.jsonl"
+    lines = [json.dumps(row) for row in [*rows, {"text": "t", "label": math.nan}]]
+    path.write_text("\n".join(lines))
+    store = prepared("text_classification", path, tmp_path / "one")
+    assert list(store.class_names) == ["a", "b"] and store.num_rows == 40
+    several = prepared("text_multilabel", path, tmp_path / "several")
+    assert list(several.class_names) == ["a", "b"] and several.num_rows == 41
+    # Other words for a missing value may be names of classes.
+    path = write_csv(tmp_path / "table.csv", [*rows, *[{"text": "t", "label": "None"}] * 9])
+    named = prepared("text_classification", path, tmp_path / "named")
+    assert list(named.class_names) == ["None", "a", "b"]
 
 
 def test_json_lines_that_are_none_are_named_with_their_line(tmp_path: Path) -> None:
