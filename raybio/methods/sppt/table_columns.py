@@ -1,7 +1,7 @@
 """Columns of a table, read in blocks by Arrow.
 
-Quotes have a meaning only in tables that commas or semicolons divide. Every record counts as a line,
-also an empty one and one whose quoted fields have line breaks, so that an error can state where it is.
+Quotes have a meaning only in tables that commas or semicolons divide. Every record counts as a
+line, so that an error can state where it is: also an empty one, and one with line breaks in quotes.
 """
 
 import codecs

@@ -176,9 +176,7 @@ def _with_dev(rows: list[Example], share: float) -> list[Example]:
     return [row._replace(split="dev") if index in drawn else row for index, row in enumerate(rows)]
 
 
-def _without_frequent(
-    candidates: list[list[int]], share: float
-) -> tuple[list[list[int]], int]:
+def _without_frequent(candidates: list[list[int]], share: float) -> tuple[list[list[int]], int]:
     """Return the contents with at most the wanted number of rows, and that number.
 
     If no content has so few rows, all are returned.

@@ -87,7 +87,8 @@ def hold_out_nodes(
     """Choose the nodes whose links are kept out of training: whole clusters, drawn at random.
 
     Clusters are drawn until the links of their nodes are ``MIN_FILLED`` of a share of all links. A
-    cluster with which they would be more than the share stays in training.
+    cluster with which they would be more than the share stays in training, as does one that has
+    more links by itself.
 
     Args:
         edge_E2: (E, 2) distinct links.

@@ -70,7 +70,7 @@ def mmseqs_clusters(sequences: Ragged, folder: Path, *, identity: float) -> NDAr
         # only, and leave relatives in different clusters.
         arguments += ["--cluster-mode", "1", "--single-step-clustering", "1"]
         arguments += ["-s", str(FAST if identity >= 0.5 else SENSITIVE)]
-        # Any number of candidates: the near copies of a protein would take the places of its distant
+        # Any number of candidates: near copies of a protein would take the places of its distant
         # relatives. Time grows with the square of the largest family.
         arguments += ["--max-seqs", str(max(1, num_proteins))]
         arguments += ["--threads", str(len(os.sched_getaffinity(0)))]

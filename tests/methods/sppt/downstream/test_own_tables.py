@@ -426,7 +426,9 @@ def test_rows_without_a_label_name_the_task_of_several_labels_or_none(
     path = tmp_path / "table.csv"
     column = "text" if kind == "text" else "sequence"
     path.write_text(f"{column},label\nAC,x\nAD,\nAE,y\n")
-    with pytest.raises(DataError, match=rf"or none, are for the task {kind}_multilabel\. Repair the input\.$"):
+    with pytest.raises(
+        DataError, match=rf"or none, are for the task {kind}_multilabel\. Repair the input\.$"
+    ):
         prepared(f"{kind}_classification", path, tmp_path / "store")
     path.write_text(f"{column},label\n,x\nAE,y\n")
     with pytest.raises(DataError, match="row without a (text|sequence)") as caught:

@@ -271,7 +271,7 @@ class SkippedProteins(NamedTuple):
     """Proteins of species that ``--taxid`` does not select.
 
     Attributes:
-        ids: their ids, but for those that begin with their species' taxid: there may be millions.
+        ids: their ids, except those that begin with their species' taxid: there may be millions.
         taxids: their species.
     """
 

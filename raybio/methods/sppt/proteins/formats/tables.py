@@ -151,9 +151,7 @@ class Tables:
             _check_score(layout, config.min_score)
         proteins = self._read_proteins(layouts, spool, quarantine, config)
         keys = proteins.keys
-        rows = rows_by_id(
-            keys, proteins.group_N, proteins.names, config.taxids, proteins.skipped
-        )
+        rows = rows_by_id(keys, proteins.group_N, proteins.names, config.taxids, proteins.skipped)
         links = LinkCollector(quarantine, keys, spool.path.parent)
         unknown: dict[str, None] = {}
         scores = ScoreRange()

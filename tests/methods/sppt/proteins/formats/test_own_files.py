@@ -459,7 +459,9 @@ def test_a_taxid_excludes_links_of_skipped_proteins_alone(tmp_path, other):
 
 
 def test_links_of_skipped_proteins_are_counted_where_two_proteins_are_kept(tmp_path):
-    proteins = "".join(f">{key} x OX={taxid}\nACD\n" for key, taxid in [("A", 1), ("B", 1), ("C", 2)])
+    proteins = "".join(
+        f">{key} x OX={taxid}\nACD\n" for key, taxid in [("A", 1), ("B", 1), ("C", 2)]
+    )
     store = prepare(
         tmp_path,
         ("e.tsv", table([("A", "B"), ("C", "A"), ("C", "C")]), {}),

@@ -160,7 +160,9 @@ def test_fields_in_quotes_may_have_line_breaks_in_any_block(tmp_path, delimiter)
             Quarantine(),
             block_bytes,
         )
-        return [row for block in blocks for row in zip(*map(pa.Array.to_pylist, block), strict=True)]
+        return [
+            row for block in blocks for row in zip(*map(pa.Array.to_pylist, block), strict=True)
+        ]
 
     # Each record is a line.
     expected = [(*row, number) for number, row in enumerate(rows, start=2)]
