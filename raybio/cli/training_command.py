@@ -1,6 +1,6 @@
 """The command that trains a method. It imports neither torch nor Ray until training begins."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -9,11 +9,11 @@ from typer.core import TyperCommand
 
 from raybio.cli import options
 from raybio.cli.training_help import HelpTexts, help_all_option, help_option, help_texts
-from raybio.core.config import fields
+from raybio.core.config import fields, override, parse_yaml
 from raybio.core.errors import ConfigError
 from raybio.methods import METHODS
 from raybio.runtime.run.options import FOLD, RunOptions, check_writable, resolve
-from raybio.runtime.run.spec import Compute
+from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.runtime.tracking.registry import Registration
 
 ALL_FOLDS = (
@@ -226,10 +226,6 @@ def _run(request: TrainingRequest, parts: Mapping[str, RunOptions]) -> None:
             has_last_training=request.last_training,
         )
         return
-    compared = request.compared
-    default_comparison = METHODS[request.method].comparison
-    if default_comparison is not None and not (compared or request.no_baseline):
-        compared = (default_comparison,)
     registration = None
     if request.register is not None:
         registration = Registration(request.register, request.alias)
@@ -237,6 +233,14 @@ def _run(request: TrainingRequest, parts: Mapping[str, RunOptions]) -> None:
         part: resolve(request.method, part_options)
         for part, part_options in options_by_part(request.options, parts).items()
     }
+    compared = request.compared
+    default_comparison = METHODS[request.method].comparison
+    if default_comparison is not None and not (compared or request.no_baseline):
+        refusal = _refusal(specs.values(), default_comparison)
+        if refusal:
+            print(f"not compared with {default_comparison}: {refusal}", flush=True)
+        else:
+            compared = (default_comparison,)
     if not request.dry_run:
         for spec in specs.values():
             check_writable(spec.runs, spec.bucket)
@@ -248,6 +252,18 @@ def _run(request: TrainingRequest, parts: Mapping[str, RunOptions]) -> None:
     train_and_compare(
         specs, compared, request.seeds, is_dry_run=request.dry_run, registration=registration
     )
+
+
+def _refusal(specs: Iterable[RunSpec], comparison: str) -> str:
+    """Return why a run cannot have the values that it is compared with; "" if all can."""
+    path, _, values = comparison.partition("=")
+    try:
+        for spec in specs:
+            for value in parse_yaml(f"[{values}]"):
+                override(spec.config, path, value)
+    except ConfigError as error:
+        return str(error)
+    return ""
 
 
 def options_by_part(given: RunOptions, parts: Mapping[str, RunOptions]) -> dict[str, RunOptions]:

@@ -99,12 +99,13 @@ class Quarantine:
             self._num_bad[kind] += num
             self._bad_reasons.setdefault(kind, set()).add(reason)
 
-    def check(self, kind: str, advice: str = "") -> None:
+    def check(self, kind: str, advice: str = "", *, has_option: bool = True) -> None:
         """Refuse the input if too many records of ``kind`` are invalid.
 
         Args:
             kind: kind of the records.
             advice: a sentence for the error on what would make them valid.
+            has_option: whether the command has ``--max-bad-share``.
 
         Raises:
             DataError: with the count and first example of each reason, and what to do.
@@ -118,11 +119,11 @@ class Quarantine:
         for reason in reasons:
             first = self.examples_by_reason[reason][0]
             shown.append(f"{reason}: {self.count_by_reason[reason]:,}, first {first}")
+        more = ", or allow more with --max-bad-share" if has_option else ""
         raise DataError(
             f"{num_bad:,} of {num_seen:,} {kind} records are bad "
             f"({num_bad / max(num_seen, 1):.1%}), want at most {self.max_bad_share:.1%}: "
-            f"{'; '.join(shown)}. {f'{advice}. ' if advice else ''}Repair the input, or allow more "
-            "with --max-bad-share."
+            f"{'; '.join(shown)}. {f'{advice}. ' if advice else ''}Repair the input{more}."
         )
 
     def summary(self) -> dict[str, Any]:

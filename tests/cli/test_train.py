@@ -97,6 +97,23 @@ def test_a_dry_run_lists_the_runs_of_a_comparison_and_writes_nothing(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["stderr", "stdout"]
 
 
+def test_a_run_that_cannot_have_the_default_comparison_is_trained_alone_and_says_so(
+    tmp_path: Path, tiny_store: Store
+) -> None:
+    arguments = ["--store", str(tiny_store.path), "--name", "alone", "--dry-run"]
+    arguments += ["--set", "objective.lambda_spml=1", "--set", "objective.masked_anchors=false"]
+    planned = run_job(tmp_path, *arguments)
+    assert planned.returncode == 0, planned.stderr
+    lines = planned.stdout.splitlines()
+    remark = "not compared with objective.lambda_spml=0: objective.masked_anchors is false with "
+    assert any(line.startswith(remark) for line in lines)
+    assert [line.split()[1] for line in lines if line.endswith(" steps")] == ["alone:"]
+    # A comparison that was asked for is refused.
+    refused = run_job(tmp_path, *arguments, "--compare", "objective.lambda_spml=0")
+    assert refused.returncode == 2
+    assert "ConfigError: --compare objective.lambda_spml: objective.masked_a" in refused.stderr
+
+
 def test_a_batch_larger_than_the_graph_is_refused_by_a_dry_run_and_before_ray_starts(
     tmp_path: Path, tiny_store: Store
 ) -> None:

@@ -234,7 +234,7 @@ def assemble(
     heldout_E2 = heldout_E2[np.lexsort([corpus_E2[:, 1], corpus_E2[:, 0]])]
     if cluster_R is not None:
         classes = link_classes(graph, heldout_E2, cluster_R)
-        leakage = classes.counts() | {"clusters": int(cluster_R.max(initial=-1)) + 1}
+        leakage = classes.counts() | {"clusters": len(np.unique(cluster_R))}
         provenance = provenance | {"leakage": leakage}
     provenance = provenance | {WITHOUT_LINK: int(has_content_N.sum()) - len(row_R)}
     rows = LinkedRows(

@@ -15,9 +15,10 @@ of these:
   between nodes of like compositions; see ``near_compositions``.
 
 ``look-up`` and ``composition`` know the training links of the whole graph, also where the nodes of
-the evaluation are a sample. They compare each evaluated node with every node of the graph; where
-these are more than ``MAX_COMPARED_PAIRS`` pairs, with the evaluated nodes only, and where those are
-too many as well, both rivals are left out. ``limits`` reports either.
+the evaluation are a sample. They compare each evaluated node with every node of the graph. Where
+these are more than ``MAX_COMPARED_PAIRS`` pairs, they compare it with the nodes of its own group;
+where those are too many, with the evaluated nodes only; and where those are too many as well, both
+rivals are left out. ``limits`` reports each.
 
 Equal scores are ranked in random order.
 
@@ -50,10 +51,6 @@ RELATED = 0.2
 
 NUM_NEAREST = 64
 """Nodes of the nearest compositions whose links count, the node itself among them."""
-
-MAX_NODES_ACROSS_GROUPS = 20_000
-"""With more nodes, relatives and compositions are looked for in a node's own group: time grows with
-the square."""
 
 MAX_COMPARED_PAIRS = 20_000_000_000
 """Pairs of nodes whose contents are compared: minutes of one core for proteins, an hour for
@@ -128,7 +125,7 @@ def link_rivals(
 
 
 def limits(queries: LinkQueries, graph: Graph, *, composition: bool) -> list[str]:
-    """Return remarks on what ``look-up`` and ``composition`` do not know; none if they know all.
+    """Return remarks on what ``look-up`` and ``composition`` do not see; none if they see all.
 
     Args:
         queries: nodes and links.
@@ -142,13 +139,21 @@ def limits(queries: LinkQueries, graph: Graph, *, composition: bool) -> list[str
             f"no {left_out} would compare more than {MAX_COMPARED_PAIRS:,} pairs of nodes. "
             "Evaluate fewer nodes (evaluation.num_nodes_per_group_at_the_end)"
         ]
+    remarks = []
     if len(node_K) < graph.num_nodes:
         rivals = "look-up and composition know" if composition else "look-up knows"
-        return [
+        remarks.append(
             f"{rivals} the links among the {len(node_K):,} evaluated nodes only, of "
             f"{graph.num_nodes:,}"
-        ]
-    return []
+        )
+    num_groups = len(np.unique(np.asarray(graph.group_N)[node_K]))
+    if num_groups > 1 and not _is_across_groups(len(queries.node_S), len(node_K)):
+        rivals = "look-up and composition compare" if composition else "look-up compares"
+        remarks.append(
+            f"{rivals} nodes of the same group only: of all {num_groups:,} groups there are more "
+            f"than {MAX_COMPARED_PAIRS:,} pairs of nodes"
+        )
+    return remarks
 
 
 def _known_nodes(queries: LinkQueries, graph: Graph) -> np.ndarray | None:
@@ -160,9 +165,14 @@ def _known_nodes(queries: LinkQueries, graph: Graph) -> np.ndarray | None:
     return None
 
 
+def _is_across_groups(num_evaluated: int, num_known: int) -> bool:
+    """Return whether nodes are compared with those of other groups, too."""
+    return num_evaluated * num_known <= MAX_COMPARED_PAIRS
+
+
 def _num_compared(group_S: np.ndarray, group_K: np.ndarray) -> int:
     """Return the number of pairs that ``_compared`` yields."""
-    if len(group_K) <= MAX_NODES_ACROSS_GROUPS:
+    if _is_across_groups(len(group_S), len(group_K)):
         return len(group_S) * len(group_K)
     num_groups = int(group_K.max()) + 1
     sizes = [np.bincount(group, minlength=num_groups) for group in (group_S, group_K)]
@@ -379,8 +389,8 @@ def _ngram_counts(
 def relatives(tfidf_KF: NgramVectors, group_K: np.ndarray, row_S: np.ndarray) -> sp.csr_matrix:
     """Return the cosines (S, K) of relatives, at least ``RELATED``, and 1 of each node with itself.
 
-    Relatives may be of other groups, such as other species, if there are at most
-    ``MAX_NODES_ACROSS_GROUPS`` nodes.
+    Relatives may be of other groups, such as other species, if these are at most
+    ``MAX_COMPARED_PAIRS`` pairs.
 
     Args:
         tfidf_KF: vectors of all nodes.
@@ -434,8 +444,8 @@ def near_compositions(share_KV: Floats, group_K: np.ndarray, row_S: np.ndarray) 
 
     Args:
         share_KV: compositions of all nodes.
-        group_K: their groups; with more than ``MAX_NODES_ACROSS_GROUPS`` nodes, the nearest are of
-            the same group.
+        group_K: their groups; with more than ``MAX_COMPARED_PAIRS`` pairs, the nearest are of the
+            same group.
         row_S: nodes whose nearest are looked for.
     """
     vector_KV = torch.from_numpy(share_KV).float()
@@ -459,7 +469,7 @@ def near_compositions(share_KV: Floats, group_K: np.ndarray, row_S: np.ndarray) 
 
 def _compared(row_S: np.ndarray, group_K: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield positions in S, and the nodes K that these are compared with: all, or their group's."""
-    if len(group_K) <= MAX_NODES_ACROSS_GROUPS:
+    if _is_across_groups(len(row_S), len(group_K)):
         yield np.arange(len(row_S)), np.arange(len(group_K))
         return
     group_S = group_K[row_S]

@@ -78,10 +78,17 @@ def with_intervals(
     return scores
 
 
-def link_unit_scores(retrievals: Mapping[str, LinkRetrieval]) -> dict[str, UnitScores]:
-    """Return each anchor's contribution to ``scores_with_intervals``, by the same names."""
+def link_unit_scores(
+    retrievals: Mapping[str, LinkRetrieval], node_S: np.ndarray
+) -> dict[str, UnitScores]:
+    """Return each anchor's contribution to ``scores_with_intervals``, by the same names.
+
+    Args:
+        retrievals: retrieval of each split.
+        node_S: store row of each evaluated node.
+    """
     return {
-        split: sample_units(retrieval.anchor_A, _contributions(retrieval))
+        split: sample_units(node_S[retrieval.anchor_A], _contributions(retrieval))
         for split, retrieval in retrievals.items()
     }
 

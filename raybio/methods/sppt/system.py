@@ -317,7 +317,7 @@ class LinkEvaluator(Evaluator):
         return ModelScores(
             scores=scores_with_intervals(retrievals, rng),
             chance=self._chance,
-            unit_scores=link_unit_scores(retrievals),
+            unit_scores=link_unit_scores(retrievals, self._queries.node_S),
         )
 
     def _map(self, embedding_SD: Tensor, rng: np.random.Generator) -> Callable[[], LabeledMap]:

@@ -1,10 +1,12 @@
 """Columns of a table, read in blocks by Arrow.
 
-Quotes have a meaning only in tables that commas or semicolons divide. Every line counts, so that an
-error can state the line of a record.
+Quotes have a meaning only in tables that commas or semicolons divide. Every record counts as a
+line, so that an error can state where it is: also an empty one, and one with line breaks in quotes.
 """
 
+import codecs
 import csv
+import io
 import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -26,6 +28,12 @@ BLOCK_BYTES = 16 << 20
 
 DELIMITERS = {"\t": "tab", ",": "comma", ";": "semicolon", " ": "blank"}
 QUOTED = (",", ";")
+
+# One character for each byte that is no UTF-8, at the end of the code points for private use.
+_FIRST_ESCAPE = 0x10FF00
+_ESCAPE_BY_SURROGATE = {0xDC00 + byte: _FIRST_ESCAPE + byte for byte in range(0x80, 0x100)}
+_SURROGATE_BY_ESCAPE = {escape: mark for mark, escape in _ESCAPE_BY_SURROGATE.items()}
+_ESCAPES = f"[{chr(_FIRST_ESCAPE + 0x80)}-{chr(_FIRST_ESCAPE + 0xFF)}]"
 
 # Missing values as spreadsheets and data frames write them. Some would pass as peptides: N-A-N.
 NULL_WORDS = ("NaN", "nan", "NULL", "null", "None", "NA", "N/A", "n/a", "<NA>")
@@ -65,7 +73,7 @@ def read_table(
     header = "".join(islice(read_lines(path, wanted), 1)).rstrip("\r\n")
     if not header:
         raise DataError(f"{path}: is empty, want {wanted}")
-    delimiter = next((mark for mark in DELIMITERS if mark in header), "\t")
+    delimiter = find_delimiter(header) or "\t"
     columns = tuple(select(split_fields(header, delimiter)))
     kinds = kinds[: len(columns)]
     blocks = read_arrow_columns(
@@ -84,6 +92,19 @@ def read_table(
             trimmed = [pc.utf8_trim_whitespace(text) for text in texts]
             texts = [text.cast(kind) for text, kind in zip(trimmed, kinds, strict=True)]
         yield *texts, line
+
+
+def find_delimiter(line: str) -> str:
+    """Return what divides the first line: tabs, else most of commas and semicolons, else blanks.
+
+    Without any it is "".
+    """
+    if "\t" in line:
+        return "\t"
+    most = max(QUOTED, key=line.count)
+    if most in line:
+        return most
+    return " " if " " in line else ""
 
 
 def split_fields(line: str, delimiter: str) -> list[str]:
@@ -128,7 +149,8 @@ def read_arrow_columns(
     def skip(row: pa.csv.InvalidRow) -> str:
         skipped_lines.append(row.number)
         reason = "line with too many or too few columns"
-        detail = f"{row.actual_columns} columns, want {row.expected_columns}: {row.text[:40]!r}"
+        text = _raw(row.text[:40]).decode(errors="replace")
+        detail = f"{row.actual_columns} columns, want {row.expected_columns}: {text!r}"
         quarantine.saw(record, 1)
         quarantine.add(record, reason, name, row.number, detail)
         return "skip"
@@ -136,7 +158,11 @@ def read_arrow_columns(
     num_read = 0
     try:
         options = _options(columns, block_bytes, delimiter, skip, names, has_quotes)
-        with pa.csv.open_csv(str(path), **options) as reader:
+        with (
+            pa.input_stream(str(path)) as file,
+            _Utf8Stream(file) as stream,
+            pa.csv.open_csv(stream, **options) as reader,
+        ):
             for batch in reader:
                 # Skipped lines before a record move it down.
                 row = np.arange(num_read, num_read + len(batch))
@@ -144,7 +170,8 @@ def read_arrow_columns(
                 skipped = np.asarray(skipped_lines, dtype=np.int64)
                 line = pa.array(_physical_lines(row, skipped, first_line))
                 batch = pa.record_batch([*batch.columns, line], names=[*columns, "line"])
-                batch = _only_text(batch, columns, kinds, record, name, quarantine)
+                if stream.has_escapes:
+                    batch = _only_text(batch, columns, kinds, record, name, quarantine)
                 strings = [
                     batch.column(column).cast(kind)
                     for column, kind in zip(columns, kinds, strict=True)
@@ -162,7 +189,7 @@ def _options(
     names: Sequence[str] | None,
     has_quotes: bool,
 ) -> dict[str, Any]:
-    """Return the options of Arrow's CSV reader: every line counts."""
+    """Return the options of Arrow's CSV reader: every record counts."""
     return {
         "read_options": pa.csv.ReadOptions(
             use_threads=False, block_size=block_bytes, column_names=names
@@ -171,6 +198,7 @@ def _options(
             delimiter=delimiter,
             quote_char='"' if has_quotes else False,
             escape_char=False,
+            newlines_in_values=has_quotes,
             ignore_empty_lines=False,
             invalid_row_handler=skip,
         ),
@@ -204,40 +232,77 @@ def _only_text(
     file: str,
     quarantine: Quarantine,
 ) -> pa.RecordBatch:
-    """Return the records whose ids are UTF-8."""
+    """Return the records whose ids were UTF-8."""
     texts = []
     for column, kind in zip(columns, kinds, strict=True):
         if kind != pa.large_binary():
             texts.append(column)
-    # A whole block is checked at once. Only a block that fails is checked record by record.
-    try:
-        for column in texts:
-            batch.column(column).cast(pa.large_string())
-        return batch
-    except pa.ArrowInvalid:
-        is_bad = np.zeros(len(batch), dtype=bool)
-        for column in texts:
-            is_bad |= [not _is_utf8(value) for value in batch.column(column).to_pylist()]
-        quarantine.saw(record, int(is_bad.sum()))
-        shown = pa.array([repr(value) for value in batch.column(texts[0]).to_pylist()])
-        skip_rows(
-            is_bad,
-            "id that is not UTF-8 text",
-            record,
-            file,
-            batch.column("line"),
-            [shown],
-            quarantine,
-        )
-        return batch.filter(pa.array(~is_bad))
+    is_bad = np.zeros(len(batch), dtype=bool)
+    for column in texts:
+        text = batch.column(column).cast(pa.large_string())
+        is_bad |= np.asarray(pc.match_substring_regex(text, _ESCAPES))
+    quarantine.saw(record, int(is_bad.sum()))
+    shown = pa.array([repr(_raw(value.decode())) for value in batch.column(texts[0]).to_pylist()])
+    skip_rows(
+        is_bad,
+        "id that is not UTF-8 text",
+        record,
+        file,
+        batch.column("line"),
+        [shown],
+        quarantine,
+    )
+    return batch.filter(pa.array(~is_bad))
 
 
-def _is_utf8(value: bytes) -> bool:
-    try:
-        value.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+class _Utf8Stream(io.RawIOBase):
+    """The bytes of a file as UTF-8; each byte that is none is a character of ``_ESCAPES``.
+
+    Arrow refuses a whole file for a line that is not UTF-8 and has another number of columns.
+
+    Attributes:
+        has_escapes: whether there were such bytes so far.
+    """
+
+    def __init__(self, file: pa.NativeFile) -> None:
+        super().__init__()
+        self.has_escapes = False
+        self._file = file
+        self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+        self._rest = b""
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """Return at most this many bytes, fewer only at the end."""
+        if size < 0:
+            raise ValueError(f"size is {size}, want at least 0")
+        blocks = [self._rest]
+        missing = size - len(self._rest)
+        while missing > 0:
+            raw = self._file.read(missing)
+            block = self._as_utf8(self._decoder.decode(raw, final=not raw))
+            blocks.append(block)
+            missing -= len(block)
+            if not raw:
+                break
+        whole = b"".join(blocks)
+        self._rest = whole[size:]
+        return whole[:size]
+
+    def _as_utf8(self, text: str) -> bytes:
+        try:
+            return text.encode()
+        except UnicodeEncodeError:
+            self.has_escapes = True
+            return text.translate(_ESCAPE_BY_SURROGATE).encode()
+
+
+def _raw(text: str) -> bytes:
+    """Return the bytes of the file that are this text in ``_Utf8Stream``."""
+    return text.translate(_SURROGATE_BY_ESCAPE).encode("utf-8", "surrogateescape")
 
 
 def skip_rows(
@@ -288,7 +353,10 @@ def _explain(
     if "Empty CSV file" in text:
         return f"{path}: is empty, want a header line with {wanted}"
     if "straddling object" in text:
-        return f"{path}: a line is longer than {block_bytes:,} bytes, want one record a line"
+        quotes = "; or a quote is not closed" if delimiter in QUOTED else ""
+        return (
+            f"{path}: a line is longer than {block_bytes:,} bytes, want one record a line{quotes}"
+        )
     if str(path).endswith(".gz"):
         with Path(path).open("rb") as file:
             if file.read(len(GZIP_MAGIC)) != GZIP_MAGIC:

@@ -71,14 +71,16 @@ def class_fit(
         ValueError: if labels do not fit the graph.
     """
     num_evaluated = int((~np.isnan(neighbor_vote(graph, label_N))).sum())
-    shuffled_labels = [
-        _shuffled(graph.group_N, label_N, label_N >= 0, rng)
-        for rng in _generators(seed, num_shuffles)
-    ]
-    measures = {}
-    for name, measure in (("homophily", homophily), ("edge_homophily", edge_homophily)):
-        shuffled_values = [measure(graph, shuffled_N) for shuffled_N in shuffled_labels]
-        measures[name] = _compared(measure(graph, label_N), shuffled_values)
+    nodes = []
+    edges = []
+    for rng in _generators(seed, num_shuffles):
+        shuffled_N = _shuffled(graph.group_N, label_N, label_N >= 0, rng)
+        nodes.append(homophily(graph, shuffled_N))
+        edges.append(edge_homophily(graph, shuffled_N))
+    measures = {
+        "homophily": _compared(homophily(graph, label_N), nodes),
+        "edge_homophily": _compared(edge_homophily(graph, label_N), edges),
+    }
     num_by_class = np.bincount(label_N[label_N >= 0], minlength=1)
     return {
         "nodes": graph.num_nodes,

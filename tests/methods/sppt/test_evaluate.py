@@ -112,9 +112,10 @@ def test_the_mean_over_nodes_is_the_score_also_where_groups_differ_in_nodes_and_
     queries = draw_link_queries(graph, np.array([[0, 1], [0, 2], [38, 39]]), 0)
     embedding = torch.from_numpy(np.random.default_rng(1).normal(size=(40, 3)))
     retrievals = retrieve_links(queries, embedding, LinkEvaluationConfig())
-    unit_scores = link_unit_scores(retrievals)
+    row_S = queries.node_S + 100
+    unit_scores = link_unit_scores(retrievals, row_S)
     for scores, retrieval in zip(unit_scores.values(), retrievals.values(), strict=True):
-        assert scores.unit_U.tolist() == retrieval.anchor_A.tolist()
+        assert scores.unit_U.tolist() == (retrieval.anchor_A + 100).tolist()
         assert len(set(retrieval.num_links_A.tolist())) > 1
         assert scores.value_by_measure.keys() == retrieval.measures().keys()
         for measure, value_U in scores.value_by_measure.items():

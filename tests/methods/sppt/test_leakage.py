@@ -10,7 +10,7 @@ from raybio.core.errors import DataError
 from raybio.methods.sppt.config import PrepareConfig
 from raybio.methods.sppt.evaluate import draw_link_queries
 from raybio.methods.sppt.graph.csr import Graph
-from raybio.methods.sppt.graph.splits import hold_out_nodes
+from raybio.methods.sppt.graph.splits import MIN_FILLED, hold_out_nodes
 from raybio.methods.sppt.leakage import link_classes
 from raybio.methods.sppt.prepare import prepare_proteins
 from raybio.methods.sppt.proteins.formats.tables import Tables
@@ -138,6 +138,40 @@ def test_nodes_are_drawn_by_clusters_up_to_a_share_of_the_links() -> None:
             star_E2, np.arange(30), share=0.2, rng=np.random.default_rng(seed)
         )
         assert not is_out_N[0] and is_out_N.any()
+
+
+def test_a_cluster_that_would_exceed_the_share_is_skipped_and_others_are_drawn() -> None:
+    """30 clusters of 3 links, and 5 of 20, each of which may be drawn first."""
+    sizes = [3] * 30 + [20] * 5
+    hubs = np.cumsum([0, *[size + 1 for size in sizes[:-1]]])
+    edge_E2 = np.array(
+        [
+            (hub, hub + 1 + leaf)
+            for hub, size in zip(hubs, sizes, strict=True)
+            for leaf in range(size)
+        ]
+    )
+    cluster_N = np.repeat(np.arange(35), np.array(sizes) + 1)
+    wanted = 22
+    num_skipped = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        is_out_N = hold_out_nodes(edge_E2, cluster_N, share=wanted / len(edge_E2), rng=rng)
+        # All sizes are below the share, so that the order is that of the permutation.
+        order = np.argsort(np.random.default_rng(seed).permutation(35))
+        num_held = 0
+        expected = set()
+        for cluster in order.tolist():
+            if num_held >= MIN_FILLED * wanted:
+                break
+            if num_held + sizes[cluster] <= wanted:
+                expected.add(cluster)
+                num_held += sizes[cluster]
+            else:
+                num_skipped += 1
+        assert set(cluster_N[is_out_N].tolist()) == expected
+        assert MIN_FILLED * wanted <= is_out_N[edge_E2].any(axis=1).sum() == num_held <= wanted
+    assert num_skipped > 20
 
 
 def test_each_class_is_scored_among_candidates_that_are_no_other_links() -> None:

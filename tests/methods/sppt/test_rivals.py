@@ -227,6 +227,25 @@ def test_a_sample_is_scored_by_the_links_of_the_whole_graph(graph: Graph) -> Non
     assert limits(sampled_queries(graph), graph, composition=True) == []
 
 
+def test_nodes_of_all_groups_are_compared_where_their_pairs_are_few_enough(
+    monkeypatch: pytest.MonkeyPatch, queries, graph: Graph
+) -> None:
+    monkeypatch.setattr("raybio.methods.sppt.rivals.MAX_COMPARED_PAIRS", 12 * 12)
+    related_NN = np.where(cosines() >= RELATED, cosines(), 0.0)
+    np.fill_diagonal(related_NN, 1.0)
+    for pair, score in scores_of("look-up", queries, graph).items():
+        assert score == pytest.approx(evidence(related_NN, *pair), abs=1e-12)
+    assert limits(queries, graph, composition=True) == []
+    monkeypatch.setattr("raybio.methods.sppt.rivals.MAX_COMPARED_PAIRS", 12 * 12 - 1)
+    related_NN[GROUPS[:, None] != GROUPS] = 0.0
+    for pair, score in scores_of("look-up", queries, graph).items():
+        assert score == pytest.approx(evidence(related_NN, *pair), abs=1e-12)
+    assert limits(queries, graph, composition=True) == [
+        "look-up and composition compare nodes of the same group only: of all 2 groups there are "
+        "more than 143 pairs of nodes"
+    ]
+
+
 def test_too_many_pairs_leave_links_or_rivals_out_and_say_so(
     monkeypatch: pytest.MonkeyPatch, graph: Graph
 ) -> None:
@@ -234,22 +253,26 @@ def test_too_many_pairs_leave_links_or_rivals_out_and_say_so(
     monkeypatch.setattr("raybio.methods.sppt.evaluate.QUERY_SEED", 3)
     queries = sampled_queries(graph)
     num_nodes = len(queries.node_S)
+    num_pairs = int((np.bincount(queries.group_S) ** 2).sum())
     known = frozenset(queries.node_S.tolist())
     related_NN = np.where(cosines() >= RELATED, cosines(), 0.0)
     np.fill_diagonal(related_NN, 1.0)
-    monkeypatch.setattr("raybio.methods.sppt.rivals.MAX_COMPARED_PAIRS", num_nodes**2)
+    related_NN[GROUPS[:, None] != GROUPS] = 0.0
+    monkeypatch.setattr("raybio.methods.sppt.rivals.MAX_COMPARED_PAIRS", num_pairs)
     for (anchor, candidate), score in sampled_scores("look-up", graph).items():
         # Likeness depends on the texts of the sample, and is that of all texts in which links count.
         assert (score > 0) == (evidence(related_NN, anchor, candidate, known) > 0)
-    (remark,) = limits(queries, graph, composition=True)
-    assert remark == (
-        f"look-up and composition know the links among the {num_nodes} evaluated nodes only, of 12"
-    )
-    (of_texts,) = limits(queries, graph, composition=False)
-    assert of_texts == (
-        f"look-up knows the links among the {num_nodes} evaluated nodes only, of 12"
-    )
-    monkeypatch.setattr("raybio.methods.sppt.rivals.MAX_COMPARED_PAIRS", num_nodes**2 - 1)
+    assert limits(queries, graph, composition=True) == [
+        f"look-up and composition know the links among the {num_nodes} evaluated nodes only, of 12",
+        "look-up and composition compare nodes of the same group only: of all 2 groups there are "
+        f"more than {num_pairs} pairs of nodes",
+    ]
+    assert limits(queries, graph, composition=False) == [
+        f"look-up knows the links among the {num_nodes} evaluated nodes only, of 12",
+        "look-up compares nodes of the same group only: of all 2 groups there are more than "
+        f"{num_pairs} pairs of nodes",
+    ]
+    monkeypatch.setattr("raybio.methods.sppt.rivals.MAX_COMPARED_PAIRS", num_pairs - 1)
     rivals = link_rivals(queries, graph, Letters(), "3-mers", 3, composition=True)
     assert [rival.name for rival in rivals] == ["degree", "common neighbors", "3-mers"]
     (remark,) = limits(queries, graph, composition=True)
@@ -325,12 +348,12 @@ def test_only_the_nearest_compositions_count(monkeypatch: pytest.MonkeyPatch) ->
     assert np.sort(kernel, axis=1) == pytest.approx(np.sort(expected, axis=1), abs=1e-5)
 
 
-def test_compositions_of_other_groups_count_in_small_graphs_only(
+def test_compositions_of_other_groups_count_where_pairs_are_few(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shares = token_shares(Letters(), np.arange(len(SEQUENCES)))
     assert near_compositions(shares, GROUPS, EVERY)[0, 10] == pytest.approx(1.0)
-    monkeypatch.setattr("raybio.methods.sppt.rivals.MAX_NODES_ACROSS_GROUPS", 5)
+    monkeypatch.setattr("raybio.methods.sppt.rivals.MAX_COMPARED_PAIRS", 143)
     alternating = np.arange(12) % 2
     kernel = near_compositions(shares, alternating, EVERY).toarray()
     same_group = alternating[:, None] == alternating
@@ -393,12 +416,12 @@ def test_composition_finds_a_planted_rule_and_nothing_in_shuffled_links() -> Non
     assert planted(shuffled=False) > 2.5 * chance
 
 
-def test_relatives_of_other_groups_count_in_small_graphs_only(
+def test_relatives_of_other_groups_count_where_pairs_are_few(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tfidf = ngram_tfidf(Letters(), np.arange(len(SEQUENCES)), 3)
     assert relatives(tfidf, GROUPS, EVERY)[0, 10] == pytest.approx(1.0)
-    monkeypatch.setattr("raybio.methods.sppt.rivals.MAX_NODES_ACROSS_GROUPS", 5)
+    monkeypatch.setattr("raybio.methods.sppt.rivals.MAX_COMPARED_PAIRS", 143)
     own = relatives(tfidf, GROUPS, EVERY)
     assert own[0, 10] == 0 and own[0, 1] >= RELATED and own[5, 5] == 1
 

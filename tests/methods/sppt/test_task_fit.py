@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +84,20 @@ def test_shuffles_keep_the_labels_of_each_group_and_those_without_any():
     assert fit["homophily"][1:] == pytest.approx(
         (np.mean(expected), *np.percentile(expected, [2.5, 97.5]))
     )
+
+
+def test_shuffled_labels_are_not_all_kept():
+    num_nodes = 20_000
+    graph = rings(1, num_nodes)
+    labels = np.random.default_rng(0).integers(0, 3, num_nodes)
+    tracemalloc.start()
+    class_fit(graph, labels, num_shuffles=3)
+    few = tracemalloc.get_traced_memory()[1]
+    tracemalloc.reset_peak()
+    class_fit(graph, labels, num_shuffles=23)
+    many = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert many - few < 5 * labels.nbytes
 
 
 def test_numbers_that_change_slowly_fit_and_numbers_by_lot_do_not():

@@ -50,7 +50,7 @@ def prepare_task(
     task = TASKS[name]
     with preparing(out, {"files": files}, {"task": name}) as new:
         rows = [example for example in examples if _is_valid(example, task, new.quarantine)]
-        new.quarantine.check("row", _advice(task, new.quarantine))
+        new.quarantine.check("row", _advice(task, new.quarantine), has_option=False)
         num_drawn = sum(not row.split for row in rows)
         rows = _with_dev(_with_drawn_splits(rows), task.dev_share)
         for split in SPLITS:
@@ -125,19 +125,25 @@ def _advice(task: DownstreamTask, quarantine: Quarantine) -> str:
 def _with_drawn_splits(rows: list[Example]) -> list[Example]:
     """Return the rows with those without a split drawn into dev, test and training.
 
-    Equal contents get the same split.
+    Equal contents get the same split. One of more rows than test, such as the wild type, is in
+    training where there are enough others.
     """
-    contents = sorted({row.content for row in rows if not row.split})
-    if not contents:
+    rows_by_content: dict[str, list[int]] = {}
+    for index, row in enumerate(rows):
+        if not row.split:
+            rows_by_content.setdefault(row.content, []).append(index)
+    if not rows_by_content:
         return rows
+    candidates, _ = _without_frequent(list(rows_by_content.values()), TEST_SHARE)
+    contents = sorted(rows[same[0]].content for same in candidates)
     drawn = np.random.default_rng(SPLIT_SEED).permutation(len(contents)).tolist()
     num_test = max(1, round(TEST_SHARE * len(contents)))
-    split_by_content = {}
+    split_by_content = dict.fromkeys(rows_by_content, "train")
     for position, index in enumerate(drawn):
-        split = "test" if position < num_test else "train"
-        if num_test <= position < 2 * num_test:
-            split = "dev"
-        split_by_content[contents[index]] = split
+        if position < num_test:
+            split_by_content[contents[index]] = "test"
+        elif position < 2 * num_test:
+            split_by_content[contents[index]] = "dev"
     return [row if row.split else row._replace(split=split_by_content[row.content]) for row in rows]
 
 
@@ -155,13 +161,7 @@ def _with_dev(rows: list[Example], share: float) -> list[Example]:
     rows_by_content: dict[str, list[int]] = {}
     for index in train:
         rows_by_content.setdefault(rows[index].content, []).append(index)
-    candidates = list(rows_by_content.values())
-    while True:
-        num_wanted = max(1, round(share * sum(map(len, candidates))))
-        small = [same for same in candidates if len(same) <= num_wanted]
-        if not small or len(small) == len(candidates):
-            break
-        candidates = small
+    candidates, num_wanted = _without_frequent(list(rows_by_content.values()), share)
     drawn: set[int] = set()
     order = np.random.default_rng(SPLIT_SEED).permutation(len(candidates)).tolist()
     num_largest = 0
@@ -174,6 +174,23 @@ def _with_dev(rows: list[Example], share: float) -> list[Example]:
         drawn.update(candidates[position])
         num_largest = max(num_largest, len(candidates[position]))
     return [row._replace(split="dev") if index in drawn else row for index, row in enumerate(rows)]
+
+
+def _without_frequent(candidates: list[list[int]], share: float) -> tuple[list[list[int]], int]:
+    """Return the contents with at most the wanted number of rows, and that number.
+
+    If no content has so few rows, all are returned.
+
+    Args:
+        candidates: the rows of each content.
+        share: wanted fraction of the rows that are returned.
+    """
+    while True:
+        num_wanted = max(1, round(share * sum(map(len, candidates))))
+        small = [same for same in candidates if len(same) <= num_wanted]
+        if not small or len(small) == len(candidates):
+            return candidates, num_wanted
+        candidates = small
 
 
 def _class_names(rows: list[Example], task: DownstreamTask) -> list[str]:

@@ -1,7 +1,7 @@
 """Held-out links and nodes of a graph.
 
-Shape letters: N nodes, E edges, L distinct links, G groups, C clusters, K some of the links,
-B edges of a block.
+Shape letters: N nodes, E edges, L distinct links, G groups, C clusters, K some of the links or
+clusters, R ranks of clusters, B edges of a block.
 """
 
 import numpy as np
@@ -11,6 +11,9 @@ from raybio.core.arrays import Integers
 from raybio.ops.segments import Positions
 
 EDGES_AT_ONCE = 1 << 20
+
+MIN_FILLED = 0.9
+"""Fraction of the wanted links from which on no more clusters are held out."""
 
 
 def hold_out_links(
@@ -83,8 +86,9 @@ def hold_out_nodes(
 ) -> NDArray[np.bool_]:
     """Choose the nodes whose links are kept out of training: whole clusters, drawn at random.
 
-    Clusters are drawn while the links of their nodes are at most a share of all links. A cluster
-    that has a larger share by itself always stays in training.
+    Clusters are drawn until the links of their nodes are ``MIN_FILLED`` of a share of all links. A
+    cluster with which they would be more than the share stays in training, as does one that has
+    more links by itself.
 
     Args:
         edge_E2: (E, 2) distinct links.
@@ -107,17 +111,26 @@ def hold_out_nodes(
         num_links_C += np.bincount(end_B2.ravel(), minlength=num_clusters)
         num_links_C -= np.bincount(end_B2[is_inner_B, 0], minlength=num_clusters)
     order_C = np.lexsort([rng.permutation(num_clusters), num_links_C > wanted])
-    rank_C = np.empty(num_clusters, np.int64)
-    rank_C[order_C] = np.arange(num_clusters)
-    num_first_C = np.zeros(num_clusters, np.int64)
-    for block in blocks:
-        # A link is held out with the first of its two clusters.
-        first_B = rank_C[number_N[edge[block]]].min(axis=1)
-        num_first_C += np.bincount(first_B, minlength=num_clusters)
-    num_held_C = np.cumsum(num_first_C)
-    num_drawn = int(np.searchsorted(num_held_C, wanted, side="right"))
-    num_drawn = min(num_drawn, int((num_links_C <= wanted).sum()))
-    is_held_N: NDArray[np.bool_] = rank_C[number_N] < num_drawn
+    candidate_K = order_C[: int((num_links_C <= wanted).sum())]
+    is_held_C = np.zeros(num_clusters, dtype=bool)
+    while len(candidate_K):
+        # 0: clusters that are held out. Then the candidates, and clusters that stay in training.
+        rank_C = np.full(num_clusters, len(candidate_K) + 1)
+        rank_C[is_held_C] = 0
+        rank_C[candidate_K] = np.arange(1, len(candidate_K) + 1)
+        num_first_R = np.zeros(len(candidate_K) + 2, np.int64)
+        for block in blocks:
+            # A link is held out with the first of its two clusters.
+            first_B = rank_C[number_N[edge[block]]].min(axis=1)
+            num_first_R += np.bincount(first_B, minlength=len(num_first_R))
+        num_held_R = np.cumsum(num_first_R[:-1])
+        num_fitting = int(np.searchsorted(num_held_R, wanted, side="right")) - 1
+        is_held_C[candidate_K[:num_fitting]] = True
+        if num_held_R[num_fitting] >= MIN_FILLED * wanted:
+            break
+        # With the next one there would be too many links.
+        candidate_K = candidate_K[num_fitting + 1 :]
+    is_held_N: NDArray[np.bool_] = is_held_C[number_N]
     return is_held_N
 
 

@@ -64,7 +64,7 @@ def tokens_of_rows(
         row_R: rows to read.
         table: the encoder's vocabulary.
         max_length: most tokens of a sequence, special ones included.
-        crop: ``front``, ``back``, ``ends`` (randomly one of the two) or ``random`` (any window).
+        crop: ``front``, ``ends`` (randomly the front or the back) or ``random`` (any window).
         uniform_R: random number in [0, 1) of each row, for crops that need it.
 
     Returns:
@@ -76,7 +76,6 @@ def tokens_of_rows(
     random_R = np.broadcast_to(np.asarray(uniform_R), length_R.shape)
     skipped_R = {
         "front": np.zeros_like(surplus_R),
-        "back": surplus_R,
         "ends": np.where(random_R < 0.5, 0, surplus_R),
         "random": np.floor(random_R * (surplus_R + 1)).astype(np.int64),
     }[crop]

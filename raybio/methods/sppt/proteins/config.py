@@ -21,10 +21,11 @@ class InputConfig(MaskConfig):
     max_length: int = Field(
         4096, ge=4, description="tokens of a sequence, special ones included; longer ones are cut"
     )
-    crop: Literal["ends", "front", "back", "random"] = Field(
+    # Evaluations and exported models read the front, so that an encoder must be trained on it, too.
+    crop: Literal["ends", "front", "random"] = Field(
         "ends",
-        description="part of a longer sequence that is kept: the front, the back, randomly one of "
-        "these two (ends, as in the paper's code), or a random window (random)",
+        description="part of a longer sequence that is kept in training: the front, randomly the "
+        "front or the back (ends, as in the paper's code), or a random window (random)",
     )
 
 

@@ -27,9 +27,6 @@ SENSITIVE = 7.5
 """Sensitivities by MMseqs2's own names. From half of the residues on, the fast one finds the same
 relatives in a sixth of the time; below, it misses relatives with insertions and deletions."""
 
-MAX_CANDIDATES = 300
-"""Proteins that are aligned with each one, at most: the default of MMseqs2's search."""
-
 
 def check_mmseqs() -> str:
     """Return the version of the installed MMseqs2.
@@ -73,7 +70,9 @@ def mmseqs_clusters(sequences: Ragged, folder: Path, *, identity: float) -> NDAr
         # only, and leave relatives in different clusters.
         arguments += ["--cluster-mode", "1", "--single-step-clustering", "1"]
         arguments += ["-s", str(FAST if identity >= 0.5 else SENSITIVE)]
-        arguments += ["--max-seqs", str(MAX_CANDIDATES)]
+        # Any number of candidates: near copies of a protein would take the places of its distant
+        # relatives. Time grows with the square of the largest family.
+        arguments += ["--max-seqs", str(max(1, num_proteins))]
         arguments += ["--threads", str(len(os.sched_getaffinity(0)))]
         _run(arguments, work)
         pair_N2 = np.loadtxt(work / "found_cluster.tsv", np.int64, delimiter="\t", ndmin=2)

@@ -117,6 +117,14 @@ def test_training_links_are_older_than_held_out_ones(tmp_path: Path, column: str
     assert leakage["clusters"] == 19
 
 
+def test_texts_without_a_letter_are_counted_as_clusters_of_their_own(tmp_path: Path) -> None:
+    tables = write_citations(tmp_path, YEARS[:3])
+    articles = tmp_path / "a.tsv"
+    articles.write_text(articles.read_text().replace("Copy", "?!").replace("Text 1", "..."))
+    store = prepare_linked_texts(tmp_path / "store", tables, LinkedTextConfig(heldout_share=0.3))
+    assert store.manifest["leakage"]["clusters"] == 3
+
+
 def test_the_final_table_shows_the_parts(tmp_path: Path) -> None:
     store = prepare_linked_texts(tmp_path / "store", write_citations(tmp_path, YEARS), BY_DATE)
     config = override_all(tiny_config("sppt_mag"), {"plan.global_batch_rows": 4})

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import math
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,19 @@ def test_drawn_splits_keep_equal_rows_together_and_do_not_depend_on_the_order(
         "text_classification", write_csv(tmp_path / "b.csv", rows[::-1]), tmp_path / "turned"
     )
     assert contents_of(turned) == contents_of(store)
+
+
+@pytest.mark.parametrize("num_copies", [1, 12, 200])
+def test_drawn_splits_have_their_shares_though_the_wild_type_has_many_rows(
+    tmp_path: Path, num_copies: int
+) -> None:
+    contents = ["wild type"] * num_copies + [f"variant {number}" for number in range(100)]
+    rows = [f"{content},{number % 7}" for number, content in enumerate(contents)]
+    path = tmp_path / "table.csv"
+    path.write_text("\n".join(["text,label", *rows]))
+    store = prepared("text_regression", path, tmp_path / "store")
+    assert [len(store.split_rows(split)) for split in ("dev", "test")] == [10, 10]
+    assert store.known_from_training() == {"dev": 0, "test": 0}
 
 
 @pytest.mark.parametrize(
@@ -412,12 +426,29 @@ def test_rows_without_a_label_name_the_task_of_several_labels_or_none(
     path = tmp_path / "table.csv"
     column = "text" if kind == "text" else "sequence"
     path.write_text(f"{column},label\nAC,x\nAD,\nAE,y\n")
-    with pytest.raises(DataError, match=rf"or none, are for the task {kind}_multilabel\. Repair"):
+    with pytest.raises(
+        DataError, match=rf"or none, are for the task {kind}_multilabel\. Repair the input\.$"
+    ):
         prepared(f"{kind}_classification", path, tmp_path / "store")
     path.write_text(f"{column},label\n,x\nAE,y\n")
     with pytest.raises(DataError, match="row without a (text|sequence)") as caught:
         prepared(f"{kind}_classification", path, tmp_path / "store")
     assert "multilabel" not in str(caught.value)
+
+
+def test_a_class_that_is_no_number_is_a_missing_label(tmp_path: Path) -> None:
+    rows = [{"text": f"t{n}", "label": "ab"[n % 2]} for n in range(40)]
+    path = tmp_path / "table.jsonl"
+    lines = [json.dumps(row) for row in [*rows, {"text": "t", "label": math.nan}]]
+    path.write_text("\n".join(lines))
+    store = prepared("text_classification", path, tmp_path / "one")
+    assert list(store.class_names) == ["a", "b"] and store.num_rows == 40
+    several = prepared("text_multilabel", path, tmp_path / "several")
+    assert list(several.class_names) == ["a", "b"] and several.num_rows == 41
+    # Other words for a missing value may be names of classes.
+    path = write_csv(tmp_path / "table.csv", [*rows, *[{"text": "t", "label": "None"}] * 9])
+    named = prepared("text_classification", path, tmp_path / "named")
+    assert list(named.class_names) == ["None", "a", "b"]
 
 
 def test_json_lines_that_are_none_are_named_with_their_line(tmp_path: Path) -> None:

@@ -46,6 +46,18 @@ def test_a_part_and_a_copy_with_deletions_are_relatives(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 @needs_mmseqs
+def test_many_near_copies_do_not_hide_distant_relatives(tmp_path: Path) -> None:
+    """MMseqs2's default aligns each protein with 300 others."""
+    rng = np.random.default_rng(4)
+    ancestor = random_protein(rng, 100)
+    copies = []
+    for head in (mutant(ancestor, 0.85, rng), mutant(ancestor, 0.85, rng)):
+        copies += [mutant(head, 0.9, rng) for _ in range(310)]
+    assert len(np.unique(mmseqs_clusters(ragged(copies), tmp_path, identity=0.5))) == 1
+
+
+@pytest.mark.nightly
+@needs_mmseqs
 def test_below_half_of_the_residues_alignments_find_what_kmers_miss(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     ancestors = [random_protein(rng, 300) for _ in range(30)]

@@ -69,6 +69,11 @@ def test_a_length_beyond_the_positions_is_refused_with_both_numbers() -> None:
         override(Config(), "encoder.max_positions", 64)
 
 
+def test_the_back_of_sequences_is_no_crop_since_evaluations_read_the_front() -> None:
+    with pytest.raises(ConfigError, match="input.crop"):
+        override(Config(), "input.crop", "back")
+
+
 def test_clean_anchors_are_refused_where_the_language_model_needs_masked_ones() -> None:
     with pytest.raises(ConfigError, match="lambda_spml = 1 only"):
         tiny_config(NAME, **{"objective.masked_anchors": False})

@@ -34,6 +34,9 @@ SPLIT_BY_NAME = {
 }
 """Names of splits in tables and of files, in lower case."""
 
+NO_CLASS = ("nan", "NaN")
+"""Missing classes of data frames. Others of ``NULL_WORDS``, such as None, may be names."""
+
 NO_LABEL = "-"
 """Tag of a residue without a label."""
 
@@ -154,6 +157,8 @@ def _label(task: DownstreamTask, label: str) -> str | float | list[str]:
     Names of a set are divided by ``LABEL_SEPARATOR``. Blank ones are left out, and a name that is
     there twice counts once. Tags of more than one letter are divided by blanks.
     """
+    if label in NO_CLASS and task.labels in ("class", "class_set"):
+        label = ""
     if task.labels == "class":
         return label
     if task.labels == "class_set":

@@ -6,7 +6,7 @@
 The suffixes ``.parquet`` and ``.jsonl`` name tables, and folders are data sets. Of other files the
 first line decides:
 
-- The delimiter is a tab if it has one, else a comma, a semicolon or a blank.
+- The delimiter is a tab if it has one, else the more frequent of comma and semicolon, else a blank.
 - It is a header if it names two columns of ``ID_COLUMNS``. There may be any other columns; a score
   has a name of ``SCORE_COLUMNS``.
 - Else the table has two columns, or three with a score. A first line whose score is no number, or
@@ -27,6 +27,7 @@ from raybio.core.errors import DataError
 from raybio.methods.sppt.table_columns import (
     DELIMITERS,
     QUOTED,
+    find_delimiter,
     read_arrow_columns,
     split_fields,
 )
@@ -114,7 +115,7 @@ def read_layout(path: Path) -> LinkFile:
         raise DataError(f"{path}: {begins}, want {WANTED}")
     if lines[0].startswith(">"):
         raise DataError(f"{path}: is FASTA, as of --proteins; want {WANTED}")
-    delimiter = next((mark for mark in DELIMITERS if mark in lines[0]), "")
+    delimiter = find_delimiter(lines[0])
     if not delimiter:
         raise DataError(
             f"{path}, line 1: {lines[0][:40]!r} has one column, want {WANTED}, divided by tabs, "

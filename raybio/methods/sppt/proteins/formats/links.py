@@ -101,16 +101,17 @@ def read_links(
         rule: makes ids of the store of those of the file; None: they are equal.
         min_score: links with a lower score are skipped; 0: none are.
         unknown: takes ids that are not among the proteins, up to ``MAX_UNKNOWN``.
-        scores: takes the scores, if they are read: for ``min_score``, or of STRING's files.
+        scores: takes the scores, if they are read: for ``min_score``.
         block_bytes: bytes that are read at once.
 
     Raises:
         DataError: as ``read_link_columns``.
     """
     rule = rule or IdRule()
-    with_scores = file.has_string_scores or bool(min_score)
     is_first_block = True
-    blocks = read_link_columns(file, quarantine, with_scores=with_scores, block_bytes=block_bytes)
+    blocks = read_link_columns(
+        file, quarantine, with_scores=bool(min_score), block_bytes=block_bytes
+    )
     for a, b, *score, line in blocks:
         # A line without any id is an empty one, as some files have at their end.
         is_empty = np.asarray(pc.binary_length(a)) + np.asarray(pc.binary_length(b)) == 0
@@ -208,7 +209,8 @@ def _classify_lines(
     is_strange = rest & ((u_E == NO_GROUP) | (v_E == NO_GROUP))
     is_unknown = rest & ~is_strange & ((u_E < 0) | (v_E < 0))
     rest &= ~(is_strange | is_unknown)
-    is_across = rest & (group_N[u_E] != group_N[v_E])
+    is_across = np.zeros(len(u_E), dtype=bool)
+    is_across[rest] = group_N[u_E[rest]] != group_N[v_E[rest]]
     return _LineKinds(
         is_excluded,
         is_header,
@@ -242,7 +244,8 @@ def _string_scores(score: pa.Array) -> np.ndarray:
     except pa.ArrowInvalid:
         texts = score.to_pylist()
         score_E = np.array(
-            [int(text) if re.fullmatch("[0-9]{1,4}", text) else np.nan for text in texts],
+            # JSON lines and Parquet may have 900.0.
+            [float(text) if re.fullmatch(r"[0-9]{1,4}(\.0)?", text) else np.nan for text in texts],
             dtype=np.float64,
         )
     return np.where((score_E >= 0) & (score_E <= MAX_SCORE), score_E, np.nan)
@@ -264,8 +267,24 @@ def _number(text: str) -> float:
         return np.nan
 
 
+class SkippedProteins(NamedTuple):
+    """Proteins of species that ``--taxid`` does not select.
+
+    Attributes:
+        ids: their ids, except those that begin with their species' taxid: there may be millions.
+        taxids: their species.
+    """
+
+    ids: pa.Array
+    taxids: Collection[str]
+
+
 def rows_by_id(
-    keys: pa.Array, group_N: np.ndarray, names: list[str], taxids: Collection[str], *, is_part: bool
+    keys: pa.Array,
+    group_N: np.ndarray,
+    names: list[str],
+    taxids: Collection[str],
+    skipped: SkippedProteins,
 ) -> Rows:
     """Return the proteins for look-ups by id.
 
@@ -274,11 +293,11 @@ def rows_by_id(
         group_N: number of each protein's species.
         names: taxid of each species.
         taxids: links of other species are excluded; empty: none are.
-        is_part: whether proteins of other species were skipped, so that an unknown id may be one.
+        skipped: proteins of other species, whose links are excluded, too.
     """
     if _begin_with_taxid(keys, group_N, names):
         return _RowsBySpecies(keys, group_N, names, taxids)
-    return _AllRows(keys, EXCLUDED if is_part else UNKNOWN)
+    return _AllRows(keys, skipped)
 
 
 def _begin_with_taxid(keys: pa.Array, group_N: np.ndarray, names: list[str]) -> bool:
@@ -295,15 +314,20 @@ def _begin_with_taxid(keys: pa.Array, group_N: np.ndarray, names: list[str]) -> 
 class _AllRows:
     """Rows of proteins, of all species at once."""
 
-    def __init__(self, keys: pa.Array, unknown: int) -> None:
+    def __init__(self, keys: pa.Array, skipped: SkippedProteins) -> None:
         self._keys = keys
-        self._unknown = unknown
+        self._skipped = skipped
 
     def find(self, ids: pa.Array) -> np.ndarray:
-        """Return the row of each id (E,), or the value for unknown ids."""
+        """Return the row of each id (E,), or ``UNKNOWN`` or ``EXCLUDED``."""
         encoded = ids.dictionary_encode()
-        row_D = find_ids(encoded.dictionary, self._keys)
-        row_D[row_D < 0] = self._unknown
+        distinct = encoded.dictionary
+        row_D = find_ids(distinct, self._keys)
+        if self._skipped.taxids:
+            is_skipped_D = find_ids(distinct, self._skipped.ids) >= 0
+            taxids = [taxid_of(key) for key in distinct.to_pylist()]
+            is_skipped_D |= [taxid in self._skipped.taxids for taxid in taxids]
+            row_D[is_skipped_D & (row_D == UNKNOWN)] = EXCLUDED
         row_E: np.ndarray = row_D[np.asarray(encoded.indices)]
         return row_E
 

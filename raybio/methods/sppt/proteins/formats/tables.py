@@ -51,6 +51,7 @@ from raybio.methods.sppt.proteins.formats.links import (
     LINKS_BLOCK_BYTES,
     MAX_SCORE,
     ScoreRange,
+    SkippedProteins,
     read_links,
     rows_by_id,
     taxid_of,
@@ -90,7 +91,7 @@ class _Proteins(NamedTuple):
         names: taxid of each species.
         spooled_N: number of each sequence in the spool.
         choice: how ``keys`` are made of ``words``.
-        is_part: whether proteins of other species were skipped.
+        skipped: proteins of other species, which ``--taxid`` does not select.
     """
 
     words: pa.Array
@@ -99,7 +100,7 @@ class _Proteins(NamedTuple):
     names: list[str]
     spooled_N: np.ndarray
     choice: FormChoice
-    is_part: bool
+    skipped: SkippedProteins
 
     def advise(self, unknown: Sequence[str]) -> str:
         """Return what would make ids of links those of proteins; "" if nothing has to.
@@ -150,9 +151,7 @@ class Tables:
             _check_score(layout, config.min_score)
         proteins = self._read_proteins(layouts, spool, quarantine, config)
         keys = proteins.keys
-        rows = rows_by_id(
-            keys, proteins.group_N, proteins.names, config.taxids, is_part=proteins.is_part
-        )
+        rows = rows_by_id(keys, proteins.group_N, proteins.names, config.taxids, proteins.skipped)
         links = LinkCollector(quarantine, keys, spool.path.parent)
         unknown: dict[str, None] = {}
         scores = ScoreRange()
@@ -206,7 +205,8 @@ class Tables:
         lines = []
         num_by_file = []
         present: set[str] = set()
-        is_part = False
+        skipped = []
+        rule = IdRule(strip_prefixes=config.strip_prefixes, strip_version=config.strip_version)
         for path in self.proteins:
             num_before = spool.num_rows
             for batch in read_proteins(path, quarantine, config):
@@ -214,15 +214,15 @@ class Tables:
                 if config.taxids:
                     present.update(batch.column("group").unique().to_pylist())
                     wanted = pa.array(sorted(config.taxids))
-                    kept = batch.filter(pc.is_in(batch.column("group"), value_set=wanted))
-                is_part |= len(kept) < len(batch)
+                    is_wanted = pc.is_in(batch.column("group"), value_set=wanted)
+                    kept = batch.filter(is_wanted)
+                    skipped.append(_without_taxid(batch.filter(pc.invert(is_wanted)), rule))
                 spool.append(kept.column("sequence"))
                 words.append(kept.column("key"))
                 groups.append(kept.column("group"))
                 lines.append(kept.column("line"))
             num_by_file.append(spool.num_rows - num_before)
         word = concatenate(words, pa.large_string())
-        rule = IdRule(strip_prefixes=config.strip_prefixes, strip_version=config.strip_version)
         choice = choose_form(_sample_ids(layouts), word, rule)
         key = choice.rule(word)
         is_first = is_first_occurrence(key)
@@ -238,7 +238,11 @@ class Tables:
         keys = key.filter(kept_N)
         # One array where the ids are the words: STRING's files of all species have millions.
         kept_words = keys if key is word else word.filter(kept_N)
-        return _Proteins(kept_words, keys, group_N, names, rows, choice, is_part)
+        others = SkippedProteins(
+            choice.rule(concatenate(skipped, pa.large_string())),
+            present - set(config.taxids) if config.taxids else set(),
+        )
+        return _Proteins(kept_words, keys, group_N, names, rows, choice, others)
 
 
 def read_proteins(
@@ -285,6 +289,14 @@ def read_proteins(
             strip_stop=config.strip_stop,
             max_length=config.max_length,
         )
+
+
+def _without_taxid(proteins: pa.RecordBatch, rule: IdRule) -> pa.Array:
+    """Return the first words of the proteins whose id is not their taxid, a dot and a name."""
+    word = proteins.column("key")
+    parts = pc.split_pattern(rule(word), pattern=".", max_splits=1)
+    begins_with_taxid = pc.equal(pc.list_element(parts, 0), proteins.column("group"))
+    return word.filter(pc.invert(begins_with_taxid))
 
 
 def _read_fasta(
@@ -363,7 +375,8 @@ def _check_score(file: LinkFile, min_score: float) -> None:
     if file.has_string_scores and min_score < 1:
         raise DataError(
             f"--min-score {min_score:g}: the scores of {file.path} are STRING's, integers up to "
-            f"{MAX_SCORE}. Want --min-score {MAX_SCORE * min_score:g}"
+            f"{MAX_SCORE}. Want --min-score {MAX_SCORE * min_score:g}; if they are others, name "
+            f"the column {SCORE_COLUMNS[1]}"
         )
 
 

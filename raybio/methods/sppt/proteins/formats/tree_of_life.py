@@ -168,7 +168,8 @@ def read_species(path: str | Path, quarantine: Quarantine) -> dict[str, str]:
             elif taxid in label_by_taxid:
                 quarantine.add("species", "duplicate species", path.name, number, taxid)
             else:
-                label_by_taxid[taxid] = names[-1].strip() or names[0].strip()
+                official = names[1] if len(names) > 1 else ""
+                label_by_taxid[taxid] = official.strip() or names[0].strip()
     quarantine.saw("species", number - 1)
     return label_by_taxid
 

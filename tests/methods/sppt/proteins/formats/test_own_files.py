@@ -15,7 +15,13 @@ from raybio.methods.sppt.config import PrepareConfig
 from raybio.methods.sppt.prepare import prepare_proteins
 from raybio.methods.sppt.proteins.formats.id_rule import IdRule, advise, choose_form
 from raybio.methods.sppt.proteins.formats.link_files import read_layout
-from raybio.methods.sppt.proteins.formats.links import HEADER, NO_ID, NO_NUMBER, NO_PROTEIN
+from raybio.methods.sppt.proteins.formats.links import (
+    HEADER,
+    NO_ID,
+    NO_NUMBER,
+    NO_PROTEIN,
+    NOT_KEPT,
+)
 from raybio.methods.sppt.proteins.formats.tables import NO_SPECIES, Tables
 from raybio.store.manifest import WITHOUT_LINK
 from tests.methods.sppt.proteins.formats.test_string_db import all_links
@@ -216,6 +222,20 @@ def test_fractional_scores_are_compared_as_numbers(tmp_path):
     rows = [(a, b, f"{score / 1000:.1e}") for a, b, score in LINKS]
     store = prepare(tmp_path, ("e.tsv", table(rows), {}), PROTEINS["tsv"], min_score=0.5)
     assert all_links(store) == {(a, b) for a, b, text in rows if float(text) >= 0.5}
+
+
+def test_scores_in_the_columns_of_string_may_have_another_scale(tmp_path):
+    fractions = [(a, b, score / 1000) for a, b, score in LINKS]
+    edges = ("e.tsv", table([STRING_NAMES, *fractions]), {})
+    assert all_links(prepare(tmp_path / "every", edges, PROTEINS["tsv"])) == set(PLAIN)
+    advice = "Want --min-score 500; if they are others, name the column score"
+    with pytest.raises(DataError, match=advice):
+        prepare(tmp_path / "refused", edges, PROTEINS["tsv"], min_score=0.5)
+    # Floats of JSON that are STRING's integers.
+    floats = [(a, b, float(score)) for a, b, score in LINKS]
+    edges = ("e.jsonl", json_lines(floats, STRING_NAMES), {})
+    strong = prepare(tmp_path / "strong", edges, PROTEINS["tsv"], min_score=400)
+    assert all_links(strong) == {(a, b) for a, b, score in LINKS if score >= 400}
 
 
 @pytest.mark.parametrize("others", [[], [("unknown", "P2", "0.5"), ("P1", "P1", "0.5")]])
@@ -422,6 +442,34 @@ def test_a_single_taxid_does_not_hide_ids_that_do_not_match(tmp_path):
     )
     assert all_links(store) == set(PLAIN)
     assert NO_PROTEIN not in store.manifest["quarantine"]
+
+
+@pytest.mark.parametrize("other", ["sp|Q1|Q1_HUMAN Other OX=9606", "9606.Q1 OX=9606"])
+def test_a_taxid_excludes_links_of_skipped_proteins_alone(tmp_path, other):
+    proteins = ("p.fa", PROTEINS["UniProt"][1] + f">{other}\nACD\n", {"taxids": (TAXID,)})
+    skipped_id = "9606.Q1" if other.startswith("9606") else "Q1"
+    links = [*PLAIN, ("P00000", "unknown"), ("1.x", "P00001"), (skipped_id, "P00000")]
+    store = prepare(tmp_path / "few", ("e.tsv", table(links), {}), proteins)
+    counts = {reason: facts["count"] for reason, facts in store.manifest["quarantine"].items()}
+    assert counts == {NO_PROTEIN: 2, NOT_KEPT: 1}
+    # Ids that do not match are none of the skipped protein's.
+    rows = [(f"x{a}", f"x{b}") for a, b in PLAIN]
+    with pytest.raises(DataError, match="no prefix or version makes them equal"):
+        prepare(tmp_path / "all", ("e.tsv", table(rows), {}), proteins)
+
+
+def test_links_of_skipped_proteins_are_counted_where_two_proteins_are_kept(tmp_path):
+    proteins = "".join(
+        f">{key} x OX={taxid}\nACD\n" for key, taxid in [("A", 1), ("B", 1), ("C", 2)]
+    )
+    store = prepare(
+        tmp_path,
+        ("e.tsv", table([("A", "B"), ("C", "A"), ("C", "C")]), {}),
+        ("p.fa", proteins, {"taxids": ("1",)}),
+        heldout_share=0,
+    )
+    assert store.manifest["quarantine"][NOT_KEPT]["count"] == 2
+    assert all_links(store) == {("A", "B")}
 
 
 def test_the_species_is_that_of_the_header_then_of_the_id_then_the_only_one(tmp_path):

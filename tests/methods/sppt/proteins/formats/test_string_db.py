@@ -11,7 +11,7 @@ from raybio.methods.sppt.config import PrepareConfig
 from raybio.methods.sppt.prepare import prepare_proteins
 from raybio.methods.sppt.proteins.formats import links as link_blocks
 from raybio.methods.sppt.proteins.formats.link_files import read_layout
-from raybio.methods.sppt.proteins.formats.links import read_links, rows_by_id
+from raybio.methods.sppt.proteins.formats.links import SkippedProteins, read_links, rows_by_id
 from raybio.methods.sppt.proteins.formats.tables import NO_SPECIES, Tables
 from raybio.store.quarantine import Quarantine
 
@@ -86,7 +86,7 @@ def test_files_in_any_order_and_blocks_of_any_size_give_the_same_links(tmp_path,
     array = pa.array(keys, pa.large_string())
     names = ["83333", "9606", "10090"]
     group_N = np.array([names.index(key.split(".")[0]) for key in keys])
-    rows = rows_by_id(array, group_N, names, (), is_part=False)
+    rows = rows_by_id(array, group_N, names, (), SkippedProteins(pa.array([], pa.string()), ()))
     layout = read_layout(source.edges[0])
     expected = sorted(tuple(sorted((keys.index(a), keys.index(b)))) for a, b, _ in links)
     for block_bytes, links_per_run in ((1 << 20, 1 << 20), (500, 7), (5000, 100)):
@@ -128,7 +128,7 @@ def test_every_kind_of_bad_line_is_skipped_with_its_reason_and_line(tmp_path):
     text = gzip.decompress(source.edges[0].read_bytes()).decode() + "\n".join(odd) + "\n"
     source.edges[0].write_bytes(gzip.compress(text.encode()))
     first = 2 + 2 * len(good)
-    config = PrepareConfig(max_bad_share=0.3, heldout_share=0)
+    config = PrepareConfig(max_bad_share=0.3, heldout_share=0, min_score=1)
     store = prepare_proteins(tmp_path / "store", source, config)
     found = {
         reason: [(example["line"], example["detail"]) for example in facts["examples"]]
@@ -234,7 +234,7 @@ def test_a_score_of_many_digits_is_a_bad_line(tmp_path):
     links, sequences = simulate(species=("9606",))
     a, b, _ = links[0]
     source = write_string(tmp_path, [*links[1:], (a, b, "9" * 30)], sequences)
-    store = prepare_proteins(tmp_path / "store", source)
+    store = prepare_proteins(tmp_path / "store", source, PrepareConfig(min_score=1))
     assert store.manifest["quarantine"][link_blocks.NO_SCORE]["count"] == 2
 
 

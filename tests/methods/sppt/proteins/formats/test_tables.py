@@ -1,11 +1,15 @@
+import csv
 import gzip
+import io
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from raybio.core.errors import DataError
 from raybio.methods.sppt.config import PrepareConfig
 from raybio.methods.sppt.proteins.formats.tables import NO_TAXID, read_proteins
+from raybio.methods.sppt.table_columns import find_delimiter, read_table
 from raybio.store.quarantine import Quarantine
 
 HEADER = b"protein_id\tspecies_taxid\tsequence\n"
@@ -132,3 +136,68 @@ def test_a_line_longer_than_a_block_is_refused_with_the_reason(tmp_path):
     (tmp_path / "p.tsv").write_bytes(HEADER + b"a\t1\t" + b"A" * 10_000 + b"\n")
     with pytest.raises(DataError, match="a line is longer than"):
         proteins(tmp_path / "p.tsv", block_bytes=1000)
+
+
+@pytest.mark.parametrize("delimiter", [",", ";"])
+def test_fields_in_quotes_may_have_line_breaks_in_any_block(tmp_path, delimiter):
+    rng = np.random.default_rng(0)
+    rows = []
+    for number in range(300):
+        words = rng.choice(['a "hot" spot', "b\nc", "\n\n", "d, e; f", "", "g"], 3)
+        rows.append((f"k{number}", " ".join(words).strip()))
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, delimiter=delimiter, lineterminator="\n")
+    writer.writerows([("id", "text"), *rows])
+    (tmp_path / "t.csv").write_text(buffer.getvalue(), newline="")
+
+    def read(block_bytes):
+        blocks = read_table(
+            tmp_path / "t.csv",
+            "a table",
+            lambda names: names,
+            (pa.string(), pa.large_string()),
+            "article",
+            Quarantine(),
+            block_bytes,
+        )
+        return [
+            row for block in blocks for row in zip(*map(pa.Array.to_pylist, block), strict=True)
+        ]
+
+    # Each record is a line.
+    expected = [(*row, number) for number, row in enumerate(rows, start=2)]
+    for block_bytes in (*range(200, 230), 1 << 20):
+        assert read(block_bytes) == expected
+
+
+def test_a_line_that_is_no_text_and_has_another_number_of_columns_is_one_bad_line(tmp_path):
+    lines = [b"a\t1\tACD", b"\xff\xfe", "b\u00e9\t1\tACD".encode(), b"c\xff\t1\tACD"]
+    lines += [b"d\t1\tA\xffC", b"e\t1\tACD"]
+    (tmp_path / "p.tsv").write_bytes(HEADER + b"\n".join(lines))
+    for block_bytes in (40, 47, 64, 1 << 20):
+        rows, quarantine = proteins(tmp_path / "p.tsv", block_bytes=block_bytes)
+        assert [(row[0], row[3]) for row in rows] == [("a", 2), ("b\u00e9", 4), ("e", 7)]
+        found = {
+            reason: [(example.line, example.detail) for example in kept]
+            for reason, kept in quarantine.examples_by_reason.items()
+        }
+        assert found["line with too many or too few columns"] == [
+            (3, "1 columns, want 3: '\ufffd\ufffd'")
+        ]
+        assert found["id that is not UTF-8 text"] == [(5, repr(b"c\xff"))]
+        assert [line for line, _ in found["letter that is not an amino acid"]] == [6]
+
+
+@pytest.mark.parametrize(
+    ("line", "delimiter"),
+    [
+        ("id;name, synonyms;sequence", ";"),
+        ("id,name; synonyms,sequence", ","),
+        ("a;b, c", ","),
+        ("a; b, c\td", "\t"),
+        ("a b", " "),
+        ("a", ""),
+    ],
+)
+def test_the_delimiter_is_a_tab_else_what_the_first_line_has_most_of(line, delimiter):
+    assert find_delimiter(line) == delimiter

@@ -87,6 +87,19 @@ def test_a_download_becomes_a_store_of_its_linked_proteins_with_sequence(downloa
     assert store.manifest["sources"]["interactomes"]["files"] == 2
 
 
+def test_the_label_of_a_species_is_its_official_name_whatever_columns_follow(tmp_path):
+    path = tmp_path / "species.tsv"
+    header, *lines = SPECIES.replace(b"\r\n", b"\n").splitlines()
+    more = [header + b"\tNodes", *[line + b"\t7" for line in lines], b"1\tshort\t\t7", b"2\tonly"]
+    path.write_bytes(b"\n".join(more))
+    assert read_species(path, Quarantine()) == {
+        "882": "Desulfovibrio vulgaris",
+        "9606": "Homo sapiens",
+        "1": "short",
+        "2": "only",
+    }
+
+
 @pytest.mark.parametrize("ending", [".fa", ".fa.gz"])
 def test_a_folder_with_a_file_a_species_gives_the_same_rows_as_one_file(download, tmp_path, ending):
     whole = download.sequences.read_bytes().split(b">")[1:]
