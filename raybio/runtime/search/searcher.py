@@ -9,7 +9,8 @@ vectors themselves.
 Without a GPU, the vectors of an ``Approximation`` are searched in two steps. faiss scans the
 inverted lists nearest to a query (IVF; Sivic and Zisserman 2003), in which vectors are
 product-quantized to 4 bits for each two numbers (Jégou et al. 2011; André et al. 2015). Opening
-trains nothing: lists and codes are saved. faiss's own file format is not used, since its reader does not validate what it reads.
+trains nothing: lists and codes are saved. faiss's own file format is not used, since its reader
+does not validate what it reads.
 
 Shape letters: N vectors, D width, L lists, Q queries, K neighbors, R candidates.
 """
