@@ -150,10 +150,10 @@ def _parts_command(expand: Expand) -> type[TyperCommand]:
 
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
             # Completion parses what is typed so far; it must prepare no store.
-            asked = help_arguments(args)
-            if asked:
+            help_only = help_arguments(args)
+            if help_only:
                 # The parser does not know the options that are expanded.
-                args = asked
+                args = help_only
             elif not ctx.resilient_parsing:
                 args, ctx.obj = expand(args)
             return super().parse_args(ctx, args)

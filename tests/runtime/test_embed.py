@@ -571,7 +571,7 @@ def test_parts_and_outputs_of_another_input_are_refused(fasta: Path, tmp_path: P
 
 
 def test_a_folder_with_other_files_is_no_damaged_output(fasta: Path, tmp_path: Path) -> None:
-    """The error told the user to delete it."""
+    """The error advised to delete it."""
     model, out = exported(tmp_path / "model"), tmp_path / "results"
     out.mkdir()
     (out / "README.md").write_text("of the user")

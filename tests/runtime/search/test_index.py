@@ -121,7 +121,7 @@ def test_a_large_index_reaches_the_recall_and_opens_without_training(
 
 @pytest.mark.parametrize("exact_at_most", [5000, 500])
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
-def test_vectors_close_together_and_far_from_0_are_told_apart_in_calls_of_any_size(
+def test_vectors_close_together_and_far_from_0_have_their_neighbors_in_calls_of_any_size(
     metric: str, exact_at_most: int, tmp_path: Path
 ) -> None:
     """Such as the mutants of one protein: faiss alone returned others, with "recall 1.0000"."""
@@ -144,7 +144,7 @@ def test_vectors_close_together_and_far_from_0_are_told_apart_in_calls_of_any_si
     assert [neighbors.keys[0] for neighbors in alone] == found.keys[:20]
 
 
-def test_neighbors_in_tight_groups_far_apart_are_told_apart() -> None:
+def test_neighbors_in_tight_groups_far_apart_are_exact() -> None:
     rng = np.random.default_rng(0)
     groups = rng.normal(size=(10, 1, 320)) + 0.003 * rng.normal(size=(10, 300, 320))
     vector_ND = groups.reshape(-1, 320).astype(np.float32)
