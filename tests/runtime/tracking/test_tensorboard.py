@@ -70,9 +70,7 @@ def test_two_runs_of_one_name_are_refused_before_one_replaces_the_other(
     assert not (tmp_path / "out").exists()
 
 
-def test_runs_behind_links_have_the_names_of_the_links(
-    folder: RunFolder, tmp_path: Path
-) -> None:
+def test_runs_behind_links_have_the_names_of_the_links(folder: RunFolder, tmp_path: Path) -> None:
     other = RunFolder(tmp_path / "others", "first")
     other.make()
     for name, target in (("x", folder), ("y", other)):
