@@ -29,7 +29,7 @@ from raybio.encoders.hub import fetch_model
 from raybio.encoders.sources import sha256_of_weights
 from raybio.evaluation.unit_scores import MIN_SEEDS
 from raybio.runtime.compare.setting_names import REPETITIONS, present_settings, without_draws
-from raybio.runtime.model_folders import embedder_of_folder
+from raybio.runtime.model_folders import embedder_of_folder, refuse_ignored_pooling
 from raybio.runtime.model_paths import local_model
 from raybio.training.embedding_model import EmbeddingModel, InputEmbedder
 from raybio.training.precision import default_device
@@ -181,7 +181,8 @@ def read_models(
             the run's settings.
 
     Raises:
-        ConfigError: if a model cannot be found, is given twice, or has the name of another row.
+        ConfigError: if a model cannot be found, is given twice, or has the name of another row, or
+            if all models state their pooling and one of them another than ``pooling``.
     """
     base = None
     if after is not None:
@@ -208,6 +209,7 @@ def read_models(
             embedding = _embedder(folder, pooling)
             of_run = of_run or embedding
         models.append(BenchmarkModel(label_by_folder[folder], embedding, embedding.digest(), out))
+    refuse_ignored_pooling(folder_by_name.values(), pooling)
     return models
 
 

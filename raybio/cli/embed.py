@@ -136,7 +136,9 @@ def _embedder_of_run(run: str, runs: Location | None) -> "tuple[InputEmbedder, B
     folder, runs_in_bucket = runs_folder(runs)
     if runs_in_bucket is None:
         return model_of_run(folder, run), None
-    bucket, fetched = fetch_bucket_model(runs_in_bucket / RunFolder(folder, run).name, "--run")
+    bucket, fetched = fetch_bucket_model(
+        runs_in_bucket / RunFolder(folder, run, "--run").name, "--run"
+    )
     return embedder_of_folder(fetched, None), bucket
 
 

@@ -94,7 +94,8 @@ def retrieval(
         seed=seed,
         remarks=remarks,
     )
-    settings = {"models": model, "seed": seed, "pooling": pooling, "precision": precision}
+    settings = {"models": model, "seed": seed, "precision": precision}
+    settings |= {"pooling": _poolings(model_by_name)}
     settings |= {"corpus": str(corpus), "queries": str(queries), "qrels": str(qrels)}
     _show(model[0], report, RETRIEVAL, out, settings)
 
@@ -164,7 +165,8 @@ def links(
         nodes=nodes, metric=metric, seed=seed, precision=precision, gnn=gnn or None
     )
     report = evaluate_model_links(model_by_name, store, options, report=print)
-    settings: dict[str, Any] = {"models": model, "store": str(store), "pooling": pooling}
+    settings: dict[str, Any] = {"models": model, "store": str(store)}
+    settings |= {"pooling": _poolings(model_by_name)}
     settings |= {"nodes": nodes, "metric": metric, "precision": precision, "seed": seed, "gnn": gnn}
     _show(model[0], report, layout, out, settings)
 
@@ -177,9 +179,14 @@ def _folders(models: Sequence[str]) -> dict[str, str]:
 def _read_models(
     folder_by_name: Mapping[str, str], pooling: Pooling | None
 ) -> "dict[str, EmbeddingModel]":
-    """Return how each model embeds; no weights are loaded."""
+    """Return how each model embeds; no weights are loaded.
+
+    Raises:
+        ConfigError: for a model that cannot be read, or a pooling where all models state theirs and
+            one of them another.
+    """
     # Imported here: torch takes seconds to import.
-    from raybio.runtime.model_folders import model_of_folder
+    from raybio.runtime.model_folders import model_of_folder, refuse_ignored_pooling
 
     model_by_name = {}
     for name, folder in folder_by_name.items():
@@ -190,7 +197,13 @@ def _read_models(
                 raise
             # Of several models, --pooling is for those that do not state theirs.
             model_by_name[name] = model_of_folder(folder, pooling)
+    refuse_ignored_pooling(folder_by_name.values(), pooling)
     return model_by_name
+
+
+def _poolings(model_by_name: "Mapping[str, EmbeddingModel]") -> dict[str, str]:
+    """Return the pooling of each model."""
+    return {name: model.pooling for name, model in model_by_name.items()}
 
 
 def _scorer(name: str, model: "EmbeddingModel", precision: "Precision") -> "TextScorer":

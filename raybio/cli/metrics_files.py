@@ -71,5 +71,5 @@ def _write_all(
     for path in paths:
         check_replaceable_folder(out / path.name, [written])
     for path in paths:
-        num_values = write(RunFolder(path.parent, path.name))
+        num_values = write(RunFolder(path.parent, path.name, None))
         print(f"{out / path.name}: {num_values:,} values")

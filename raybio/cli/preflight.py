@@ -14,12 +14,28 @@ import typer
 
 from raybio.cli import options as shared
 from raybio.cli.options import non_negative, positive
-from raybio.core.files import replace_text
+from raybio.core.files import check_writable_file, replace_text
 from raybio.runtime.run.options import RunOptions
 from raybio.runtime.run.spec import Compute
 from raybio.training.settings import Device
 
 app = typer.Typer(help=__doc__, add_completion=False)
+
+
+def _json_file(path: Path | None) -> Path | None:
+    """Return the path of ``--json``, or None.
+
+    Raises:
+        ConfigError: if no file can be written there.
+    """
+    if path is not None and not _is_special(path):
+        check_writable_file(path, "--json")
+    return path
+
+
+def _is_special(path: Path) -> bool:
+    """Return whether a path is a device or a pipe, which no file can replace."""
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 @app.command(help=__doc__)
@@ -60,7 +76,8 @@ def preflight(
         bool, typer.Option("--no-ray", help="only checks that need no Ray: seconds")
     ] = False,
     to_json: Annotated[
-        Path | None, typer.Option("--json", help="also write the findings to this file")
+        Path | None,
+        typer.Option("--json", callback=_json_file, help="also write the findings to this file"),
     ] = None,
 ) -> None:
     """The command line; ``--help`` is the module's description."""
@@ -95,6 +112,9 @@ def preflight(
     finding.show(findings)
     if to_json is not None:
         content = json.dumps([asdict(found) for found in findings], indent=1)
-        to_json.parent.mkdir(parents=True, exist_ok=True)
-        replace_text(to_json, content + "\n")
+        if _is_special(to_json):
+            to_json.write_text(content + "\n")
+        else:
+            to_json.parent.mkdir(parents=True, exist_ok=True)
+            replace_text(to_json, content + "\n")
     raise typer.Exit(any(found.state == finding.ERROR for found in findings))

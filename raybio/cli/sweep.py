@@ -13,13 +13,19 @@ from raybio.cli import options as shared
 from raybio.cli.console import stdout_console
 from raybio.cli.contrastive_probe.train import prepare_given_store
 from raybio.cli.options import positive
+from raybio.cli.training_help import help_arguments
 from raybio.core.config import fingerprint, read_mapping
-from raybio.core.errors import ConfigError
 from raybio.core.records import read_record
-from raybio.core.search_space import STEPS, SearchSpace, base_values_outside, format_value
+from raybio.core.search_space import (
+    STEPS,
+    SearchSpace,
+    base_values_outside,
+    format_value,
+    refuse_decided_settings,
+)
 from raybio.core.search_space_file import load_search_space
 from raybio.methods import METHODS
-from raybio.runtime.run.folder import RunFolder
+from raybio.runtime.run.folder import RunFolder, name_beginning
 from raybio.runtime.run.options import (
     RunOptions,
     base_configs,
@@ -50,7 +56,7 @@ class SweepCommand(TyperCommand):
         """Parse the arguments, with --store in place of both."""
         # Completion parses what is typed so far; it must prepare no store.
         if not ctx.resilient_parsing:
-            args = prepare_given_store(args)
+            args = help_arguments(args) or prepare_given_store(args)
         return super().parse_args(ctx, args)
 
 
@@ -138,7 +144,7 @@ def sweep(
     if name is not None:
         options = options.or_recorded(RunFolder(folder, name))
     chosen = loaded.with_budget(options.budget)
-    _refuse_both(chosen, given.settings)
+    refuse_decided_settings(chosen, given.settings)
     _report_unused(chosen, config)
     if dry_run:
         _print_plan(chosen, given)
@@ -149,7 +155,7 @@ def sweep(
     if name is None:
         # What may change when a sweep is resumed is no part of its default name.
         digest = fingerprint(loaded, ignore=["tied"])[:4]
-        name = f"{space.stem}-{digest}{base.name.removeprefix(f'{chosen.method}-')}"
+        name = f"{name_beginning(space.stem)}-{digest}{base.name.removeprefix(f'{chosen.method}-')}"
         folder, bucket = sweeps_folder(sweeps, name)
         options = options.or_recorded(RunFolder(folder, name))
         chosen = loaded.with_budget(options.budget)
@@ -207,32 +213,6 @@ class SweepOptions:
 
 def _name(text: str) -> str:
     return text.partition("=")[0].strip()
-
-
-def _refuse_both(space: SearchSpace, settings: tuple[str, ...]) -> None:
-    """Refuse settings that the space or its budget decides: they would be ignored."""
-    grace = space.budget.grace_steps
-    for text in settings:
-        path = _name(text)
-        value = text.partition("=")[2].strip()
-        if path in space.space:
-            raise ConfigError(f"--set {text}: the space varies {path}; take it out of one of them")
-        if path in (STEPS, "schedule.max_epochs"):
-            raise ConfigError(
-                f"--set {text}: the space's budget decides how long trials train; want "
-                "--budget max_steps="
-            )
-        is_rare = (
-            path == "schedule.evaluate_every_steps"
-            and value.isdigit()
-            and not 0 < int(value) <= grace
-        )
-        if is_rare or path == "schedule.checkpoint_every_steps":
-            raise ConfigError(
-                f"--set {text}: trials are evaluated and saved whenever one may be stopped, every "
-                f"{grace} steps at least; want --budget grace_steps=, or "
-                "schedule.evaluate_every_steps below it"
-            )
 
 
 def _report_unused(space: SearchSpace, config: Path | None) -> None:

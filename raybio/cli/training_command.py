@@ -8,7 +8,13 @@ import typer
 from typer.core import TyperCommand
 
 from raybio.cli import options
-from raybio.cli.training_help import HelpTexts, help_all_option, help_option, help_texts
+from raybio.cli.training_help import (
+    HelpTexts,
+    help_all_option,
+    help_arguments,
+    help_option,
+    help_texts,
+)
 from raybio.core.config import fields, override, parse_yaml
 from raybio.core.errors import ConfigError
 from raybio.methods import METHODS
@@ -144,7 +150,11 @@ def _parts_command(expand: Expand) -> type[TyperCommand]:
 
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
             # Completion parses what is typed so far; it must prepare no store.
-            if not ctx.resilient_parsing:
+            help_only = help_arguments(args)
+            if help_only:
+                # The parser does not know the options that are expanded.
+                args = help_only
+            elif not ctx.resilient_parsing:
                 args, ctx.obj = expand(args)
             return super().parse_args(ctx, args)
 

@@ -1,7 +1,7 @@
 """The help of the commands that train: short by ``--help``, complete by ``--help-all``."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import typer
@@ -40,6 +40,14 @@ class HelpTexts(NamedTuple):
 
     description: str
     usage: str = "[OPTIONS]"
+
+
+def help_arguments(arguments: Sequence[str]) -> list[str]:
+    """Return the first ``--help`` or ``--help-all`` alone; empty if there is none.
+
+    Help reads and prepares nothing, whatever else is among the arguments.
+    """
+    return [text for text in arguments if text in ("--help", "--help-all")][:1]
 
 
 CORPUS = (

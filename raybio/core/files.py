@@ -81,19 +81,23 @@ def check_replaceable_folder(path: Path, own: Sequence[str], option: str = "--ou
         )
 
 
-def check_writable_file(path: Path) -> None:
-    """Refuse a path of ``--out`` at which no file can be written.
+def check_writable_file(path: Path, option: str = "--out") -> None:
+    """Refuse a path at which no file can be written.
+
+    Args:
+        path: of a file, which may exist or not.
+        option: that names the file.
 
     Raises:
-        ConfigError: naming the option.
+        ConfigError: naming ``option``.
     """
     if path.is_file():
         if not os.access(path, os.W_OK):
-            raise ConfigError(f"--out {path}: cannot be written; choose another file")
+            raise ConfigError(f"{option} {path}: cannot be written; choose another file")
         return
     if path.is_dir():
-        raise ConfigError(f"--out {path}: is a folder; want a file, which may exist or not")
-    _check_writable(path, path.absolute().parent, "--out", "file")
+        raise ConfigError(f"{option} {path}: is a folder; want a file, which may exist or not")
+    _check_writable(path, path.absolute().parent, option, "file")
 
 
 def check_not_input(out: Path, inputs: Sequence[Path]) -> None:

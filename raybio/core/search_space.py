@@ -301,6 +301,39 @@ def base_values_outside(space: SearchSpace, base: BaseConfig) -> list[str]:
     return described
 
 
+def refuse_decided_settings(space: SearchSpace, settings: Iterable[str]) -> None:
+    """Refuse settings that the space or its budget decides: they would be ignored.
+
+    Args:
+        space: of a sweep.
+        settings: as ``--set`` takes them.
+
+    Raises:
+        ConfigError: naming the setting.
+    """
+    grace = space.budget.grace_steps
+    for text in settings:
+        path, _, value = (part.strip() for part in text.partition("="))
+        if path in space.space:
+            raise ConfigError(f"--set {text}: the space varies {path}; take it out of one of them")
+        if path in (STEPS, "schedule.max_epochs"):
+            raise ConfigError(
+                f"--set {text}: the space's budget decides how long trials train; want "
+                "--budget max_steps="
+            )
+        is_rare = (
+            path == "schedule.evaluate_every_steps"
+            and value.isdigit()
+            and not 0 < int(value) <= grace
+        )
+        if is_rare or path == "schedule.checkpoint_every_steps":
+            raise ConfigError(
+                f"--set {text}: trials are evaluated and saved whenever one may be stopped, every "
+                f"{grace} steps at least; want --budget grace_steps=, or "
+                "schedule.evaluate_every_steps below it"
+            )
+
+
 def _check_whole(search_space: SearchSpace) -> None:
     if problems := whole_problems(search_space):
         raise ConfigError("\n  ".join(problems))

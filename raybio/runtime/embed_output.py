@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from raybio.core.errors import ConfigError
-from raybio.core.files import check_writable_file, check_writable_folder
+from raybio.core.files import check_replaceable_folder, check_writable_file
 from raybio.core.location import BucketPath, Location
 from raybio.store.bucket import BucketFolder
 from raybio.store.bucket_cache import working_folder
@@ -18,6 +18,9 @@ from raybio.store.object_download import download_object
 
 NumberType = Literal["float32", "float16"]
 Unit = Literal["input", "token"]
+
+WRITTEN_FILES = "embeddings-*-of-*.parquet"
+"""Pattern of the names of the files in an output that is a folder."""
 
 
 def delete_leftovers(out: Path) -> None:
@@ -39,8 +42,8 @@ def check_output_path(out: Location) -> None:
     """Refuse a path at which no output can be written, before long work starts.
 
     Raises:
-        ConfigError: for a local path that cannot be written, a bucket without a path, another
-            suffix than ``.parquet``, or a folder in a bucket.
+        ConfigError: for a local path that cannot be written, a folder with other files, a bucket
+            without a path, another suffix than ``.parquet``, or a folder in a bucket.
         StorageError: for a bucket that is missing or refuses.
     """
     if isinstance(out, BucketPath) and not out.key:
@@ -50,7 +53,7 @@ def check_output_path(out: Location) -> None:
     if is_folder_of_files(out):
         if isinstance(out, BucketPath):
             raise ConfigError(f"--out {out}: want a .parquet file; folders are written to disks")
-        check_writable_folder(out)
+        check_replaceable_folder(out, [WRITTEN_FILES, "README.md"])
         return
     if not out.name.lower().endswith(".parquet"):
         raise ConfigError(

@@ -404,7 +404,8 @@ def check_output(out: Path, origin: str, shown: Location | None = None) -> int:
                 num_rows += len(batch)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise StoreError(
-            f"{shown} exists and is damaged, or no Parquet file ({one_line(error)}). Delete it"
+            f"{shown} exists and is damaged, or no Parquet file ({one_line(error)}). Choose "
+            "another --out, or delete it if raybio embed wrote it"
         ) from None
     return num_rows
 

@@ -36,7 +36,7 @@ class TrainedModel:
 
     def __init__(self, folder: str | Path, pooling: Pooling | None = None) -> None:
         """Check the folder; no weights are loaded."""
-        self.folder = Path(folder)
+        self.folder = Path(folder).expanduser()
         self.pooling = pooling
         self._has_warned = False
         if (

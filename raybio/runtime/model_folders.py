@@ -3,6 +3,7 @@
 No weights are loaded.
 """
 
+from collections.abc import Collection
 from pathlib import Path
 
 from raybio.core.errors import ConfigError
@@ -21,7 +22,7 @@ def model_of_run(runs: Path, name: str) -> InputEmbedder:
     Raises:
         ConfigError: if there is no such run, or it has not finished.
     """
-    folder = RunFolder(runs, name)
+    folder = RunFolder(runs, name, "--run")
     export = folder.export
     if not folder.path.exists():
         raise ConfigError(
@@ -47,6 +48,24 @@ def embedder_of_folder(folder: str | Path, pooling: Pooling | None = None) -> In
     if pooling is not None:
         raise ConfigError(f"pooling {pooling}: {folder} embeds {encoder.parts}; leave it out")
     return encoder.read(Path(folder))
+
+
+def refuse_ignored_pooling(folders: Collection[str], pooling: Pooling | None) -> None:
+    """Refuse a pooling for models that all state theirs, if one of them states another.
+
+    Raises:
+        ConfigError: naming the model.
+    """
+    if pooling is None:
+        return
+    for folder in folders:
+        try:
+            embedder_of_folder(folder)
+        except ConfigError:
+            # The pooling is for this one.
+            return
+    for folder in folders:
+        embedder_of_folder(folder, pooling)
 
 
 def part_encoder_of(folder: Path) -> PartEncoder | None:

@@ -3,6 +3,7 @@
 A model is given as the folder of a run, a model's folder, a path in a bucket or a hub id.
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +21,8 @@ MAX_NAMED_RUNS = 10
 
 def model_address(given: str, option: str) -> str:
     """Return the model folder of a run's folder; other paths, URIs and hub ids as they are.
+
+    A path that begins with ``~`` is expanded.
 
     Raises:
         ConfigError: for a run that has no model yet, for a sweep, for a run's name without its
@@ -53,12 +56,12 @@ def model_address(given: str, option: str) -> str:
             f"{option} {given}: there is no such folder here; for the run of that name give {run}"
         )
     if (identity := read_record(folder / RUN, "run")) is None:
-        return given
+        return os.path.expanduser(given)
     if "space" in identity.get("config", {}):
         raise ConfigError(
             f"{option} {given}: is a sweep; want a trial's model: {folder}/trials/TRIAL/export"
         )
-    if not (export := RunFolder(folder.parent, folder.name).export).is_dir():
+    if not (export := RunFolder(folder.parent, folder.name, None).export).is_dir():
         raise ConfigError(
             f"{option} {given}: that run has no model yet ({export.name}/); run its command to the "
             "end"
@@ -102,7 +105,7 @@ def local_model(given: str, option: str) -> str:
         ConfigError: as ``model_folder``, or for a hub id that cannot be fetched.
     """
     folder = model_folder(given, option)
-    if Path(folder).expanduser().exists() or "/" not in folder:
+    if Path(folder).exists() or "/" not in folder:
         return folder
     # Imported here: it imports the hub's client, which takes a second.
     from raybio.encoders.hub import fetch_model
@@ -148,7 +151,7 @@ def check_distinct_names(runs: Sequence[Path]) -> None:
     """
     path_by_name: dict[str, Path] = {}
     for run in runs:
-        name = run.expanduser().resolve().name
+        name = run.expanduser().absolute().name
         if name in path_by_name:
             raise ConfigError(
                 f"{path_by_name[name]} and {run}: both are called {name}, and the output of one "

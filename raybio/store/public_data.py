@@ -7,10 +7,11 @@ import json
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import date
 from typing import Any, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
-from raybio.core.errors import DataError
+from raybio.core.errors import ConfigError, DataError
 from raybio.store.download import RemoteFile
 from raybio.store.retrying_http import RetryingHttp
 
@@ -155,8 +156,11 @@ def openalex_files(
         limit: most files.
 
     Raises:
+        ConfigError: if ``since`` is no such day.
         DataError: if the manifest is none, or lists no such file.
     """
+    if since:
+        _check_day(since)
     url = mirrored(SOURCES["openalex"].address, mirror)
     root = url.removesuffix(urlsplit(SOURCES["openalex"].address).path)
     try:
@@ -180,6 +184,16 @@ def openalex_files(
         RemoteFile(f"{root}/{key}", key[key.index("works/") :], num_bytes)
         for _, key, num_bytes in chosen
     ]
+
+
+def _check_day(since: str) -> None:
+    """Refuse what is no day of the form YYYY-MM-DD: days are compared as texts."""
+    try:
+        is_day = date.fromisoformat(since).isoformat() == since
+    except ValueError:
+        is_day = False
+    if not is_day:
+        raise ConfigError(f"--since {since}: want a day as YYYY-MM-DD, such as 2026-01-05")
 
 
 def _entry(entry: Any) -> tuple[str, str, int]:

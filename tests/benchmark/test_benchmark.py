@@ -636,6 +636,22 @@ def test_hidden_files_change_no_score_of_facts(tmp_path: Path) -> None:
     assert task.check() == ""
 
 
+def test_a_pooling_that_no_model_takes_is_refused(given: Given, tmp_path: Path) -> None:
+    (model,) = read_models([str(given.texts)], tmp_path)
+    assert isinstance(model, BenchmarkModel)
+    stated = model.whole_inputs.pooling
+    other: Literal["cls", "mean"] = "cls" if stated == "mean" else "mean"
+    with pytest.raises(ConfigError, match=f"pooling {other}: .* states {stated}; leave it out"):
+        read_models([str(given.texts)], tmp_path, other)
+    unstated = shutil.copytree(given.texts, tmp_path / "unstated")
+    (unstated / "modules.json").unlink()
+    models = read_models([str(given.texts), str(unstated)], tmp_path, other)
+    assert [each.whole_inputs.pooling for each in models if not isinstance(each, str)] == [
+        stated,
+        other,
+    ]
+
+
 def test_facts_are_probed_by_the_pooling_of_the_model(given: Given, tmp_path: Path) -> None:
     folder = shutil.copytree(given.texts, tmp_path / "unstated")
     # As a folder of save_pretrained, which does not state its pooling.

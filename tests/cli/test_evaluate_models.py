@@ -1,6 +1,7 @@
 """``raybio evaluate retrieval`` and ``links``: any model on data of one's own."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -270,6 +271,27 @@ def test_retrieval_by_an_export_is_that_of_sentence_transformers(
     for measure, score in scores.items():
         expected = theirs[f"cosine_{measure.replace('_at_', '@')}"]
         assert score["value"] == pytest.approx(expected, abs=1e-6), measure
+
+
+def test_a_pooling_that_no_model_takes_is_refused(
+    tiny_articles: ArticleStore, tmp_path: Path
+) -> None:
+    """It was ignored, and the report recorded it as used."""
+    system = trained_system("biostransformers", tiny_config("biostransformers"), tiny_articles)
+    folder = system.export(tmp_path / "export", {})
+    pooling = model_of_folder(folder).pooling
+    other = {"cls": "mean", "mean": "cls"}[pooling]
+    task = write_task(tmp_path, tiny_articles)
+    retrieval = ["retrieval", "--model", folder, *task, "--out", tmp_path / "report", "--pooling"]
+    with pytest.raises(ConfigError, match=f"pooling {other}: .* states {pooling}; leave it out"):
+        evaluate(*retrieval, other)
+    assert not (tmp_path / "report").exists()
+    unstated = shutil.copytree(folder, tmp_path / "unstated")
+    # As a folder of save_pretrained, which does not state its pooling.
+    (unstated / "modules.json").unlink()
+    evaluate(*retrieval, other, "--model", unstated)
+    report = json.loads((tmp_path / "report" / "report.json").read_text())
+    assert report["settings"]["pooling"] == {str(folder): pooling, str(unstated): other}
 
 
 def test_the_folder_of_a_run_takes_no_report(tiny_articles: ArticleStore, tmp_path: Path) -> None:

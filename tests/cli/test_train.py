@@ -1,14 +1,22 @@
+import sys
 from pathlib import Path
 
 import pytest
 
+from raybio.cli.main import main
 from raybio.cli.train_and_compare import mlflow_line
 from raybio.core.config import fields
 from raybio.core.errors import ConfigError
 from raybio.core.records import write_record
 from raybio.methods import METHODS
 from raybio.runtime.run.folder import RunFolder
-from raybio.runtime.run.options import RunOptions, check_writable, default_folder, resolve
+from raybio.runtime.run.options import (
+    RunOptions,
+    check_writable,
+    default_folder,
+    resolve,
+    runs_folder,
+)
 from raybio.runtime.run.spec import Compute
 from raybio.store.store import Store
 from tests.paths import ROOT
@@ -42,6 +50,38 @@ def test_help_lists_every_setting_with_type_default_range_and_meaning(tmp_path: 
         "--verbose",
     ):
         assert option in shown.stdout
+
+
+@pytest.mark.parametrize("option", ["--help", "--help-all"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["finetune", "protein_regression"],
+        ["finetune", "protein_regression", "--data", "nothing.csv"],
+        ["contrastive_probe", "--sentences", "nothing.txt"],
+    ],
+)
+def test_help_of_a_command_whose_arguments_are_expanded_reads_nothing(
+    arguments: list[str], option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["raybio"])
+    with pytest.raises(SystemExit) as ended:
+        main("train", *arguments, option)
+    assert ended.value.code in (0, None)
+    assert "--recipe" in capsys.readouterr().out
+    assert not any(tmp_path.iterdir())
+
+
+def test_help_of_a_sweep_prepares_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["raybio"])
+    with pytest.raises(SystemExit) as ended:
+        main("sweep", "contrastive_probe", "--sentences", "nothing.txt", "--help")
+    assert ended.value.code in (0, None)
+    assert "--dry-run" in capsys.readouterr().out
 
 
 def test_the_synthetic_experiments_list_their_settings_too(tmp_path: Path) -> None:
@@ -238,6 +278,21 @@ def test_runs_of_a_job_go_where_they_last(
     assert "RAYBIO_RUNS" in capsys.readouterr().out
     monkeypatch.setenv("RAYBIO_RUNS", str(tmp_path))
     assert default_folder("runs", "RAYBIO_RUNS") == tmp_path
+
+
+@pytest.mark.parametrize("kind", ["runs", "stores", "sweeps"])
+def test_an_empty_variable_counts_as_none(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It meant the working directory."""
+    variable = f"RAYBIO_{kind.upper()}"
+    monkeypatch.setenv(variable, "")
+    assert default_folder(kind, variable) == Path(kind)
+    assert runs_folder(None, kind, variable) == (Path(kind), None)
+
+
+def test_a_name_of_a_run_of_another_method_is_refused_by_it(tmp_path: Path) -> None:
+    RunFolder(tmp_path, "first").open(NAME, METHODS[NAME].config(), tmp_path / "s", "d", ())
+    with pytest.raises(ConfigError, match="--name first: is a run of sppt_protein; choose another"):
+        resolve("sppt_mag", RunOptions(name="first", runs=tmp_path))
 
 
 def test_embedding_wants_a_run_or_a_model(tmp_path: Path) -> None:

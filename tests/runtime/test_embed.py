@@ -570,6 +570,21 @@ def test_parts_and_outputs_of_another_input_are_refused(fasta: Path, tmp_path: P
         embed_file(model, fasta, out)
 
 
+def test_a_folder_with_other_files_is_no_damaged_output(fasta: Path, tmp_path: Path) -> None:
+    """The error advised to delete it."""
+    model, out = exported(tmp_path / "model"), tmp_path / "results"
+    out.mkdir()
+    (out / "README.md").write_text("of the user")
+    with pytest.raises(ConfigError, match=r"holds 'README.md', which this command has not written"):
+        embed_file(model, fasta, out)
+    (out / "embeddings-00000-of-00001.parquet").write_bytes(b"PAR1")
+    with pytest.raises(StoreError, match=r"or delete it if raybio embed wrote it"):
+        embed_file(model, fasta, out)
+    (out / "notes.txt").write_text("of the user")
+    with pytest.raises(ConfigError, match=r"holds 'notes.txt', which this command has not written"):
+        embed_file(model, fasta, out)
+
+
 def test_a_missing_input_or_model_is_named(fasta: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nothing\.fasta"):
         embed_file(

@@ -10,12 +10,16 @@ import pytest
 import raybio
 from raybio.core.errors import ConfigError, DataError
 from raybio.methods import METHODS
+from raybio.runtime.load import TrainedModel
 from raybio.runtime.model_folders import model_of_run
+from raybio.runtime.model_paths import local_model
 from raybio.runtime.predict import read_predictor
+from raybio.runtime.search.build import build_index
 from tests.encoders.published import pickled_text
 from tests.encoders.tiny_text import save_tiny
 from tests.methods.conformance_cases import CASES, tiny_config
 from tests.methods.published_encoders import PUBLISHED
+from tests.runtime.search.test_index import write
 from tests.runtime.search.test_queries import export
 from tests.script_process import run_script
 
@@ -135,6 +139,18 @@ def test_the_first_inputs_that_are_cut_bring_a_warning(
             rf"{folder}: .*: 1 of 2 cut at \d+ of [\d,]+ {unit}; the ends are not read", message
         )
         caplog.clear()
+
+
+def test_a_model_and_an_index_in_the_home_folder_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = export(tmp_path / "model", 0)
+    assert local_model("~/model", "--model") == str(folder)
+    assert raybio.load("~/model").folder == TrainedModel("~/model").folder == folder
+    vectors = np.eye(4, dtype=np.float32)
+    build_index(write(tmp_path / "vectors.parquet", vectors), tmp_path / "index")
+    assert len(raybio.open_index("~/index")) == 4
 
 
 def test_what_holds_no_model_is_refused(tmp_path: Path) -> None:

@@ -240,6 +240,15 @@ def test_works_of_openalex_are_listed_newest_first_with_their_sizes(site):
         openalex_files(client(), site.url, since="2026-07-01")
 
 
+@pytest.mark.parametrize(
+    "since", ["2026-1-5", "05/01/2026", "20260105", "2026-02-30", "2026-W01-1"]
+)
+def test_a_day_in_another_form_is_refused_before_any_request(site, since):
+    """Days are compared as texts: these took all files or missed some."""
+    with pytest.raises(ConfigError, match=f"--since {since}: want a day as YYYY-MM-DD"):
+        openalex_files(None, site.url, since=since)
+
+
 def test_the_manifest_of_snapshots_before_2026_is_read(site):
     path = "/data/jsonl/works/manifest.json"
     manifest = json.loads(site.files[path])

@@ -75,7 +75,7 @@ def method_of_runs(folder: Path, names: Sequence[str]) -> Method:
     """
     name_by_method: dict[str, str] = {}
     for name in names:
-        identity = RunFolder(folder, name).read_identity()
+        identity = RunFolder(folder, name, "--run").read_identity()
         if identity is None:
             raise ConfigError(f"--run {name}: no run of that name in {folder}")
         name_by_method.setdefault(identity["method"], name)

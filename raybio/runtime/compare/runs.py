@@ -188,7 +188,7 @@ def given_runs(
         shared = os.path.commonpath([path.parent for path in paths])
         labels = [str(path.relative_to(shared)) for path in paths]
     runs = [
-        GivenRun(label, RunFolder(path.parent, path.name))
+        GivenRun(label, RunFolder(path.parent, path.name, None))
         for label, path in zip(labels, paths, strict=True)
     ]
     _check(runs, same_data)
@@ -230,7 +230,7 @@ def _trials(text: str, sweep: Path) -> list[Path]:
     trials = [
         path
         for path in _matches(f"{glob.escape(str(sweep))}/trials/*")
-        if read_reports(RunFolder(path.parent, path.name).metrics)
+        if read_reports(RunFolder(path.parent, path.name, None).metrics)
     ]
     if not trials:
         raise ConfigError(f"RUN {text}: is a sweep, none of whose trials has reported anything yet")

@@ -17,7 +17,12 @@ from urllib.parse import urlsplit
 from raybio.core.cache import cache_folder
 from raybio.core.errors import ClusterError, ConfigError, RaybioError, first_line
 from raybio.core.location import BucketPath, Location, absolute
-from raybio.core.search_space import Budget, SearchSpace, base_values_outside
+from raybio.core.search_space import (
+    Budget,
+    SearchSpace,
+    base_values_outside,
+    refuse_decided_settings,
+)
 from raybio.core.search_space_file import load_search_space
 from raybio.encoders.config import SCRATCH
 from raybio.methods import METHODS
@@ -188,6 +193,7 @@ def _look_at_settings(intent: Intent, plans: list[_Plan]) -> Iterator[Finding]:
     if intent.space is not None:
         space = load_search_space(intent.space, base_configs(options))
         space = space.with_budget(intent.budget)
+        refuse_decided_settings(space, options.settings)
         method = space.method
     if method is None:
         return

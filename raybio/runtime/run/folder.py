@@ -62,26 +62,39 @@ def usual_folder(kind: str, variable: str) -> Path:
     That is the environment variable's value, or ``kind`` in the working directory. In a Ray job,
     whose working directory is deleted, it is ``~/raybio/kind``.
     """
-    if variable in os.environ:
-        return Path(os.environ[variable]).expanduser()
+    # An empty variable counts as none, as that of the cache.
+    if given := os.environ.get(variable):
+        return Path(given).expanduser()
     if "runtime_resources" not in Path.cwd().parts:
         return Path(kind)
     return Path.home() / "raybio" / kind
 
 
+def name_beginning(text: str) -> str:
+    """Return a text as the beginning of a run's name: what names do not have becomes "-"."""
+    name = re.sub(r"[^\w.+-]+", "-", text).lstrip(".+-")
+    return re.sub(r"\.+", ".", name)[:60] or "run"
+
+
 class RunFolder:
     """``runs/<name>``; workers and driver see it under one path."""
 
-    def __init__(self, runs: str | Path, name: str) -> None:
+    def __init__(self, runs: str | Path, name: str, option: str | None = "--name") -> None:
         """Name the folder without touching it.
 
+        Args:
+            runs: folder of runs.
+            name: of the run.
+            option: that gave the name; None: it is that of a folder which exists, whatever it is.
+
         Raises:
-            ConfigError: for a name that is no plain word, or a folder of runs that is a URI.
+            ConfigError: for a name that is no plain word, naming the option, or a folder of runs
+                that is a URI.
         """
         check_local(runs, "folder of runs")
-        if not _NAME.fullmatch(name) or ".." in name:
+        if option is not None and (not _NAME.fullmatch(name) or ".." in name):
             raise ConfigError(
-                f"--name: got {name!r}, want up to 100 letters, digits, '-', '+', '_' or '.', "
+                f"{option}: got {name!r}, want up to 100 letters, digits, '-', '+', '_' or '.', "
                 "beginning with a letter or digit and without '..'"
             )
         self.name = name

@@ -197,7 +197,7 @@ def runs_folder(
         ConfigError: for a URI that is not supported.
     """
     chosen = given
-    if chosen is None and variable in os.environ:
+    if chosen is None and os.environ.get(variable):
         chosen = location(os.environ[variable], variable)
     if not isinstance(chosen, BucketPath):
         return chosen or default_folder(kind, variable), None
@@ -252,10 +252,11 @@ def default_folder(kind: str, variable: str) -> Path:
     Raises:
         ConfigError: if the environment variable names a URI.
     """
-    if variable in os.environ:
-        check_local(os.environ[variable], variable)
+    given = os.environ.get(variable)
+    if given:
+        check_local(given, variable)
     folder = usual_folder(kind, variable)
-    if variable not in os.environ and folder != Path(kind):
+    if not given and folder != Path(kind):
         print(
             f"{kind} go to {folder}, since a job's working directory is deleted; {variable} "
             "changes that"
@@ -286,6 +287,11 @@ def _store_and_base(
     if options.name is not None and options.config is None:
         identity = RunFolder(runs, options.name).read_identity()
         if identity is not None:
+            if identity["method"] != entry.name:
+                raise ConfigError(
+                    f"--name {options.name}: is a run of {identity['method']}; choose another "
+                    f"name for one of {entry.name}"
+                )
             return location(identity["store"]), entry.config.from_mapping(identity["config"])
     if options.config is not None:
         identity = read_record(options.config.with_name(RUN), "run")

@@ -63,8 +63,9 @@ def open_index_store(folder: str | os.PathLike[str]) -> IndexStore:
     Raises:
         StoreError: if there is none, or it is damaged.
     """
-    if not (Path(folder) / MANIFEST).is_file():
+    folder = Path(folder).expanduser()
+    if not (folder / MANIFEST).is_file():
         raise StoreError(
             f"{folder}: holds no index (no {MANIFEST}). Build one with raybio search index"
         )
-    return open_store(Path(folder), IndexStore, verify=True)
+    return open_store(folder, IndexStore, verify=True)

@@ -81,6 +81,8 @@ class Queries:
                 )
             if strip_stop:
                 raise ConfigError(f"{source} holds embeddings; leave out --strip-stop")
+            if pooling is not None:
+                raise ConfigError(f"{source} holds embeddings; leave out --pooling")
             check_model(store, model_digest_of(source), str(source))
         elif model is None:
             raise ConfigError(
@@ -96,8 +98,16 @@ class Queries:
         """Yield the queries in order.
 
         Raises:
-            DataError: if the file is damaged, or has no or too many invalid records.
+            DataError: if the file is damaged, holds no query, or too many invalid records.
         """
+        num_queries = 0
+        for block in self._blocks():
+            num_queries += len(block.keys)
+            yield block
+        if num_queries == 0:
+            raise DataError(f"{self._source}: holds no query, want at least one")
+
+    def _blocks(self) -> Iterator[QueryBlock]:
         if self._model is None:
             assert self._source is not None
             for keys, embedding_MD in read_embeddings(self._source):

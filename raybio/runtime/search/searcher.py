@@ -1,10 +1,16 @@
 """Search by faiss among vectors in memory or in mapped files.
 
+faiss finds candidates in single precision, from products of matrices. What it finds depends on the
+size of a call, and is wrong for vectors that lie close together and far from 0. So it gets vectors
+from which a common center is subtracted, and ranks by Euclidean distance, which for vectors of
+length 1 is the order of cosines. The best candidates are then scored with the differences of the
+vectors themselves.
+
 Without a GPU, the vectors of an ``Approximation`` are searched in two steps. faiss scans the
 inverted lists nearest to a query (IVF; Sivic and Zisserman 2003), in which vectors are
-product-quantized to 4 bits for each two numbers (Jégou et al. 2011; André et al. 2015). The best
-candidates are then scored with the vectors themselves. Opening trains nothing: lists and codes are
-saved. faiss's own file format is not used, since its reader does not validate what it reads.
+product-quantized to 4 bits for each two numbers (Jégou et al. 2011; André et al. 2015). Opening
+trains nothing: lists and codes are saved. faiss's own file format is not used, since its reader
+does not validate what it reads.
 
 Shape letters: N vectors, D width, L lists, Q queries, K neighbors, R candidates.
 """
@@ -17,6 +23,7 @@ import numpy as np
 import torch
 
 from raybio.core.distance import Distance
+from raybio.runtime.search.embeddings import ROWS_AT_ONCE
 from raybio.runtime.search.faiss_package import num_gpus
 
 BITS = 4
@@ -28,8 +35,14 @@ QUERIES_AT_ONCE = 256
 CANDIDATE_BYTES = 64 << 20
 """Vectors of candidates that are scored at once; a single query may need more."""
 
+SPARE_CANDIDATES = 40
+"""Candidates beyond k of an exact search; its k nearest are wrong only if more lie as near."""
+
 MAX_GPU_NEIGHBORS = 2048
 """Most neighbors that faiss finds on a GPU."""
+
+_SAMPLE = 1000
+"""Vectors in the sample whose median is the center."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +82,11 @@ def num_subvectors(width: int) -> int:
     return width // 2 if width % 2 == 0 else width
 
 
-def flat_index(faiss: Any, width: int, metric: Distance) -> Any:
-    """Return an empty exact index."""
-    return faiss.IndexFlatIP(width) if metric == "cosine" else faiss.IndexFlatL2(width)
+def center_of(vector_ND: np.ndarray) -> np.ndarray:
+    """Return a point (D,) in the middle of vectors, float32."""
+    # A single outlier would move the mean.
+    sample_MD = vector_ND[:: len(vector_ND) // _SAMPLE + 1]
+    return np.median(sample_MD, axis=0).astype(np.float32)
 
 
 def on_gpu(faiss: Any, index: Any) -> Any:
@@ -84,11 +99,12 @@ def on_gpu(faiss: Any, index: Any) -> Any:
 class Searcher:
     """Finds the nearest of fixed vectors.
 
-    With a GPU the search is exact if the vectors take at most half of its free memory.
+    With a GPU the search is exact if the vectors take at most a third of its free memory.
 
     Attributes:
         is_exact: whether all vectors are compared with a query.
         effort: of a search that is not exact.
+        center_D: what is subtracted from vectors and queries.
     """
 
     def __init__(
@@ -120,68 +136,90 @@ class Searcher:
         self._is_on_gpu = fits_gpu
         self.is_exact = approximation is None or fits_gpu
         if self.is_exact:
-            index = flat_index(faiss, vector_ND.shape[1], metric)
+            self.center_D = center_of(vector_ND)
+            index = faiss.IndexFlatL2(vector_ND.shape[1])
             if fits_gpu:
                 index = on_gpu(faiss, index)
-            index.add(vector_ND)
-            self._index = index
+            self._index = self._filled(index)
         else:
             assert approximation is not None
-            self._index = _scanner(faiss, vector_ND.shape[1], metric, approximation)
+            # A saved index opens without reading its vectors.
+            self.center_D = center_of(approximation.centroid_LD)
+            self._index = _scanner(faiss, approximation, self.center_D)
 
     @cached_property
     def _index_on_cpu(self) -> Any:
-        index = flat_index(self._faiss, self._vector_ND.shape[1], self._metric)
-        index.add(self._vector_ND)
+        return self._filled(self._faiss.IndexFlatL2(self._vector_ND.shape[1]))
+
+    def _filled(self, index: Any) -> Any:
+        """Return an exact index after the vectors were added to it."""
+        # In blocks: a shifted copy of all vectors may not fit into memory.
+        for start in range(0, len(self._vector_ND), ROWS_AT_ONCE):
+            index.add(self._vector_ND[start : start + ROWS_AT_ONCE] - self.center_D)
         return index
 
     def search(self, query_QD: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return scores (Q, K) and rows (Q, K) of the k <= N nearest vectors, the nearest first.
 
-        Scores are cosines, or squared Euclidean distances.
+        Scores are cosines, or squared Euclidean distances. Equally near vectors are ordered by row.
         """
-        if self.is_exact:
-            index = self._index
-            if self._is_on_gpu and k > MAX_GPU_NEIGHBORS:
-                index = self._index_on_cpu
-            score_QK, row_QK = index.search(query_QD, k)
-            return score_QK, row_QK
         scores = [np.zeros((0, k), np.float32)]
         rows = [np.zeros((0, k), np.int64)]
         row_bytes = self.num_candidates(k) * query_QD.shape[1] * self._vector_ND.itemsize
         step = min(max(CANDIDATE_BYTES // row_bytes, 1), QUERIES_AT_ONCE)
+        # faiss compares few queries with all vectors one by one, 20 times slower.
+        exact_QR = self._candidates(query_QD, k) if self.is_exact else None
         for start in range(0, len(query_QD), step):
-            score_MK, row_MK = self._search_lists(query_QD[start : start + step], k)
+            block_MD = query_QD[start : start + step]
+            if exact_QR is None:
+                row_MR = self._candidates(block_MD, k)
+            else:
+                row_MR = exact_QR[start : start + step]
+            score_MK, row_MK = self._nearest(block_MD, row_MR, k)
             scores.append(score_MK)
             rows.append(row_MK)
         return np.concatenate(scores), np.concatenate(rows)
 
     def num_candidates(self, k: int) -> int:
-        """Return how many vectors are scored for each query, R, by a search that is not exact."""
+        """Return how many vectors are scored with themselves for each query, R."""
         wanted = max(MIN_CANDIDATES, k * self.effort.candidates_per_neighbor)
+        if self.is_exact:
+            wanted = k + SPARE_CANDIDATES
         return min(wanted, len(self._vector_ND))
 
-    def _search_lists(self, query_QD: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        approximation = self._approximation
-        assert approximation is not None
+    def _candidates(self, query_QD: np.ndarray, k: int) -> np.ndarray:
+        """Return the rows (Q, R) that faiss finds, at least k; -1 where lists hold fewer than R."""
+        query_QD = query_QD - self.center_D
         num_candidates = self.num_candidates(k)
+        if self.is_exact:
+            index = self._index
+            if self._is_on_gpu and num_candidates > MAX_GPU_NEIGHBORS:
+                index = self._index_on_cpu
+            exact_QR: np.ndarray = index.search(query_QD, num_candidates)[1]
+            return exact_QR
         row_QR = self._scan(query_QD, num_candidates, self.effort.num_probes)
         is_short_Q = (row_QR >= 0).sum(axis=1) < k
         if is_short_Q.any():
             # The lists that were read hold fewer than k vectors.
-            num_lists = len(approximation.centroid_LD)
+            assert self._approximation is not None
+            num_lists = len(self._approximation.centroid_LD)
             row_QR[is_short_Q] = self._scan(query_QD[is_short_Q], num_candidates, num_lists)
+        return row_QR
+
+    def _nearest(
+        self, query_QD: np.ndarray, row_QR: np.ndarray, k: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return scores (Q, K) and rows (Q, K) of the k candidates nearest to each query."""
+        row_QR = np.sort(row_QR, axis=1)
         candidate_QRD = torch.from_numpy(self._vector_ND[np.maximum(row_QR, 0)])
-        query_QD1 = torch.from_numpy(query_QD)[:, :, None]
-        if self._metric == "cosine":
-            nearness_QR = torch.bmm(candidate_QRD, query_QD1)[:, :, 0]
-        else:
-            nearness_QR = -(candidate_QRD - query_QD1.transpose(1, 2)).square().sum(dim=2)
-        nearness_QR[torch.from_numpy(row_QR < 0)] = -torch.inf
-        best = nearness_QR.topk(k, dim=1)
-        row_QK = np.take_along_axis(row_QR, best.indices.numpy(), axis=1)
-        score_QK = best.values.numpy()
-        return (score_QK if self._metric == "cosine" else -score_QK), row_QK
+        candidate_QRD -= torch.from_numpy(query_QD)[:, None]
+        distance_QR = candidate_QRD.square_().sum(dim=2)
+        distance_QR[torch.from_numpy(row_QR < 0)] = torch.inf
+        nearest_QR = distance_QR.sort(dim=1, stable=True)
+        distance_QK = nearest_QR.values[:, :k].numpy()
+        row_QK = np.take_along_axis(row_QR, nearest_QR.indices[:, :k].numpy(), axis=1)
+        # Vectors of length 1: |a - b|^2 = 2 - 2 cos.
+        return (1 - distance_QK / 2 if self._metric == "cosine" else distance_QK), row_QK
 
     def _scan(self, query_QD: np.ndarray, num: int, num_probes: int) -> np.ndarray:
         """Return the rows (Q, R) of the candidates; -1 where the lists hold fewer."""
@@ -194,20 +232,22 @@ def _fits_gpu(faiss: Any, vector_ND: np.ndarray) -> bool:
     if num_gpus(faiss) == 0 or not torch.cuda.is_available():
         return False
     num_free_bytes, _ = torch.cuda.mem_get_info(0)
-    return vector_ND.nbytes <= num_free_bytes / 2
+    # An index that grows block by block holds its vectors twice, with a quarter to spare.
+    return vector_ND.nbytes <= num_free_bytes / 3
 
 
-def _scanner(faiss: Any, width: int, metric: Distance, approximation: Approximation) -> Any:
-    """Return a faiss index of lists and codes that exist already."""
-    quantizer = flat_index(faiss, width, metric)
-    quantizer.add(approximation.centroid_LD)
-    num_lists = len(approximation.centroid_LD)
-    index = faiss.IndexIVFPQ(
-        quantizer, width, num_lists, num_subvectors(width), BITS, quantizer.metric_type
-    )
+def _scanner(faiss: Any, approximation: Approximation, center_D: np.ndarray) -> Any:
+    """Return a faiss index of lists and codes that exist already, shifted to a center."""
+    num_lists, width = approximation.centroid_LD.shape
+    num_parts = num_subvectors(width)
+    quantizer = faiss.IndexFlatL2(width)
+    quantizer.add(approximation.centroid_LD - center_D)
+    index = faiss.IndexIVFPQ(quantizer, width, num_lists, num_parts, BITS)
     # Codes of the vectors themselves: those of differences to centroids cost a table for each list.
     index.by_residual = False
-    faiss.copy_array_to_vector(approximation.codebook, index.pq.centroids)
+    codebook = approximation.codebook.reshape(num_parts, 2**BITS, -1)
+    codebook = codebook - center_D.reshape(num_parts, 1, -1)
+    faiss.copy_array_to_vector(codebook.reshape(-1), index.pq.centroids)
     code_NB = np.ascontiguousarray(approximation.code_NB)
     row_N = np.arange(len(code_NB), dtype=np.int64)
     start = 0

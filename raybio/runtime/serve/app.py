@@ -239,7 +239,8 @@ class _Bounded:
             await self._refuse(scope, receive, send)
             return
         # A chunked body states no length. It is read here: no answer can follow one that has begun.
-        body = b""
+        # Bytes would be copied as a whole for each chunk.
+        body = bytearray()
         while True:
             message = await receive()
             if message["type"] != "http.request":
@@ -250,7 +251,8 @@ class _Bounded:
                 return
             if not message.get("more_body", False):
                 break
-        messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+        whole = {"type": "http.request", "body": bytes(body), "more_body": False}
+        messages: list[Message] = [whole]
 
         async def receive_body() -> Message:
             return messages.pop() if messages else await receive()

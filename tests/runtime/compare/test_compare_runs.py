@@ -344,6 +344,14 @@ def test_runs_are_named_by_name_path_or_pattern_and_each_counts_once(tmp_path: P
     assert [run.label for run in both] == ["läufe [1]/a", "sweeps/s/trials/a"]
 
 
+def test_a_run_in_a_renamed_folder_is_compared(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_run(tmp_path, name, noisy(1))
+    (tmp_path / "b").rename(tmp_path / "my run")
+    runs = given_runs(["a", str(tmp_path / "my run")], tmp_path)
+    assert [run.label for run in runs] == ["a", "my run"]
+
+
 def test_what_cannot_be_compared_is_refused_with_what_to_do(tmp_path: Path) -> None:
     write_run(tmp_path, "a", noisy(1))
     write_run(tmp_path, "elsewhere", noisy(1), digest="e" * 64)

@@ -1,12 +1,15 @@
 """Each look before the start, seen good and bad, with real causes."""
 
+import json
 import logging
 import os
+import re
 import socket
 import sqlite3
 import threading
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -14,7 +17,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from click.testing import Result
+from typer.testing import CliRunner
 
+from raybio.cli.preflight import app
 from raybio.core.errors import ClusterError, ConfigError
 from raybio.runtime.cluster.connection import local_cpus
 from raybio.runtime.preflight import this_machine
@@ -441,6 +447,38 @@ def test_a_sweep_fits_where_one_trial_does_and_is_checked_with_its_own_options(
         preflight(with_compute(sweep, device="cpu"))
     with pytest.raises(ConfigError, match="only sweeps have them; want --space"):
         preflight(replace(sweep, method="sppt_protein", space=None))
+
+
+def test_a_setting_that_the_space_decides_is_an_error_as_for_the_sweep(
+    home: Path, tmp_path: Path, tiny_store: Store
+) -> None:
+    space = ROOT / "search_spaces" / "sppt_protein.yaml"
+    plan = intent(tmp_path, tiny_store, "schedule.max_steps=50", device="auto")
+    found = by_check(preflight(replace(plan, method=None, space=space)))["settings"]
+    assert found.state == ERROR
+    assert "want --budget max_steps=" in found.found
+
+
+def test_findings_are_written_to_a_file_or_a_device(home: Path, tmp_path: Path) -> None:
+    def run(path: Path) -> Result:
+        return CliRunner().invoke(app, ["--no-ray", "--json", str(path)])
+
+    refused = run(tmp_path)
+    assert isinstance(refused.exception, ConfigError)
+    assert re.search(r"--json .*: is a folder; want a file", str(refused.exception))
+    assert refused.output == ""
+    run(tmp_path / "new" / "findings.json")
+    checks = [
+        each["check"] for each in json.loads((tmp_path / "new" / "findings.json").read_text())
+    ]
+    assert "storage" in checks
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit(pipe.read_text)
+        run(pipe)
+        assert [each["check"] for each in json.loads(read.result(60))] == checks
+    assert pipe.is_fifo()
 
 
 def test_a_misspelt_setting_does_not_end_the_other_looks(

@@ -13,8 +13,10 @@ from raybio.core.config import override
 from raybio.core.errors import CheckpointError, ClusterError, ConfigError, RecordError, StoreError
 from raybio.core.final_report import nan_for_null
 from raybio.core.records import read_recomputable, read_record, write_record
+from raybio.runtime.compare.curves import method_of_runs
+from raybio.runtime.model_folders import model_of_run
 from raybio.runtime.model_paths import model_folder
-from raybio.runtime.run.folder import RunFolder, record_failure
+from raybio.runtime.run.folder import RunFolder, name_beginning, record_failure
 from raybio.runtime.run.metrics_log import MetricsLog
 from raybio.runtime.run.worker_group import explained
 from raybio.training.settings import TrainingConfig
@@ -38,6 +40,22 @@ def open_folder(
 def test_a_name_that_could_leave_the_folder_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match="--name"):
         RunFolder(tmp_path, name)
+
+
+def test_a_name_is_refused_by_the_option_that_gave_it(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="^--run: got 'runs/first'"):
+        model_of_run(tmp_path, "runs/first")
+    with pytest.raises(ConfigError, match="^--run: got 'runs/first'"):
+        method_of_runs(tmp_path, ["runs/first"])
+
+
+@pytest.mark.parametrize(
+    ("text", "name"), [("my space", "my-space"), ("..a..b", "a.b"), ("space.v2", "space.v2")]
+)
+def test_any_text_has_a_form_that_begins_a_name(text: str, name: str, tmp_path: Path) -> None:
+    assert name_beginning(text) == name
+    for each in (text, "-", "x" * 300, "\0/"):
+        RunFolder(tmp_path, f"{name_beginning(each)}-9455e3")
 
 
 def test_the_same_settings_continue_a_run(tmp_path: Path) -> None:

@@ -119,6 +119,65 @@ def test_a_large_index_reaches_the_recall_and_opens_without_training(
     )
 
 
+@pytest.mark.parametrize("exact_at_most", [5000, 500])
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+def test_vectors_close_together_and_far_from_0_have_their_neighbors_in_calls_of_any_size(
+    metric: str, exact_at_most: int, tmp_path: Path
+) -> None:
+    """Such as the mutants of one protein: faiss alone returned others, with "recall 1.0000"."""
+    rng = np.random.default_rng(0)
+    common = rng.normal(size=320)
+    common *= 15 / np.linalg.norm(common)
+    mutants = (common + rng.normal(size=(1331, 320)) * 0.03 / 320**0.5).astype(np.float32)
+    source = write(tmp_path / "mutants.parquet", mutants)
+    store = build_index(source, tmp_path / "index", metric=metric, exact_at_most=exact_at_most)
+    index = raybio.open_index(tmp_path / "index")
+    found = index.search(mutants, 10)
+    rows_QK = rows_of(found.keys)
+    np.testing.assert_array_equal(rows_QK[:, 0], np.arange(len(mutants)))
+    queries = mutants[:100]
+    true = oracle(queries, mutants.astype(np.float64), metric, 10)
+    hits = [len({*a} & {*b}) for a, b in zip(rows_QK[:100].tolist(), true.tolist(), strict=True)]
+    assert sum(hits) / true.size > (0.999 if exact_at_most == 5000 else 0.93)
+    assert store.facts["recall"]["value"] == pytest.approx(sum(hits) / true.size, abs=0.03)
+    alone = [index.search(query[None], 10) for query in queries[:20]]
+    assert [neighbors.keys[0] for neighbors in alone] == found.keys[:20]
+
+
+def test_neighbors_in_tight_groups_far_apart_are_exact() -> None:
+    rng = np.random.default_rng(0)
+    groups = rng.normal(size=(10, 1, 320)) + 0.01 * rng.normal(size=(10, 300, 320))
+    vector_ND = groups.reshape(-1, 320).astype(np.float32)
+    finder = Searcher(faiss, vector_ND, "euclidean", None)
+    # So many that faiss multiplies matrices.
+    queries = vector_ND[::5]
+    row_QK = finder.search(queries, 10)[1]
+    true = oracle(queries, vector_ND.astype(np.float64), "euclidean", 10)
+    hits = [len({*a} & {*b}) for a, b in zip(row_QK.tolist(), true.tolist(), strict=True)]
+    assert sum(hits) / true.size > 0.999
+
+
+def test_a_recall_counts_neighbors_that_are_farther_than_the_true_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(0)
+    vector_ND = (1 + 1e-3 * rng.normal(size=(500, WIDTH))).astype(np.float32)
+    query_Q = np.arange(50)
+    held_out = build.HeldOut(query_Q, build._exact_neighbors(vector_ND, query_Q))
+    finder = Searcher(faiss, vector_ND, "euclidean", None)
+    assert build._recalls(finder, vector_ND=vector_ND, held_out=held_out).mean() == 1
+    nearest = finder.search
+
+    def without_the_first(query_QD: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        distance_QK, row_QK = nearest(query_QD, k + 1)
+        kept = [0, *range(2, k + 1)]
+        return distance_QK[:, kept], row_QK[:, kept]
+
+    monkeypatch.setattr(finder, "search", without_the_first)
+    recall_Q = build._recalls(finder, vector_ND=vector_ND, held_out=held_out)
+    np.testing.assert_allclose(recall_Q, 0.9)
+
+
 def test_an_index_with_the_former_word_for_its_distance_is_read(
     vectors: np.ndarray, tmp_path: Path
 ) -> None:
@@ -140,12 +199,12 @@ def test_an_index_with_the_former_word_for_its_distance_is_read(
 def test_a_build_of_faiss_that_misses_neighbors_is_found_by_exact_search(
     vectors: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Wrong(faiss.IndexFlatIP):
+    class Wrong(faiss.IndexFlatL2):
         def search(self, *arguments: object) -> object:
             scores, rows = super().search(*arguments)
             return scores, rows[:, ::-1] // 2
 
-    monkeypatch.setattr(faiss, "IndexFlatIP", Wrong)
+    monkeypatch.setattr(faiss, "IndexFlatL2", Wrong)
     source = write(tmp_path / "vectors.parquet", vectors)
     with pytest.raises(StoreError, match=r"finds 0\.\d+ of the nearest vectors, want at least"):
         build_index(source, tmp_path / "index")
@@ -179,13 +238,14 @@ def test_candidates_of_many_queries_are_scored_in_blocks_of_bounded_size(
     found = index.search(vectors[:70], 100)
     monkeypatch.setattr(searcher, "CANDIDATE_BYTES", 1 << 20)
     num_bytes = []
-    search_lists = Searcher._search_lists
+    candidates = Searcher._candidates
 
-    def counted(self: Searcher, query_QD: np.ndarray, k: int) -> object:
-        num_bytes.append(len(query_QD) * self.num_candidates(k) * WIDTH * 4)
-        return search_lists(self, query_QD, k)
+    def counted(self: Searcher, query_QD: np.ndarray, k: int) -> np.ndarray:
+        row_QR = candidates(self, query_QD, k)
+        num_bytes.append(row_QR.size * WIDTH * 4)
+        return row_QR
 
-    monkeypatch.setattr(Searcher, "_search_lists", counted)
+    monkeypatch.setattr(Searcher, "_candidates", counted)
     again = index.search(vectors[:70], 100)
     assert len(num_bytes) > 1
     assert max(num_bytes) <= 1 << 20
@@ -306,7 +366,7 @@ def test_more_neighbors_than_faiss_finds_on_a_gpu_are_found_on_the_cpu(
     on_gpu = searcher.Searcher(faiss, vector_ND, "euclidean", None)
     monkeypatch.setattr(searcher, "_fits_gpu", lambda *_: False)
     on_cpu = searcher.Searcher(faiss, vector_ND, "euclidean", None)
-    for k in (5, 2500):
+    for k in (5, 2030, 2500):
         for found, wanted in zip(
             on_gpu.search(vector_ND[:3], k), on_cpu.search(vector_ND[:3], k), strict=True
         ):

@@ -134,6 +134,21 @@ def test_queries_that_fail_print_no_header(embedded: Path) -> None:
     assert done.output == ""
 
 
+def test_queries_without_a_row_and_a_pooling_of_embeddings_are_refused(embedded: Path) -> None:
+    index, embeddings = embedded / "index", embedded / "embeddings.parquet"
+    run("index", "--embeddings", embeddings, "--out", index)
+    with pytest.raises(ConfigError, match="holds embeddings; leave out --pooling"):
+        run("query", index, "--input", embeddings, "--pooling", "cls")
+    fasta = embedded / "empty.fasta"
+    fasta.write_text("")
+    with pytest.raises(DataError, match="empty.fasta: holds no query, want at least one"):
+        run("query", index, "--input", fasta, "--model", embedded / "model")
+    none = embedded / "none.parquet"
+    pq.write_table(pq.read_table(embeddings).slice(0, 0), none)
+    with pytest.raises(DataError, match="none.parquet: holds no query, want at least one"):
+        run("query", index, "--input", none)
+
+
 def test_a_table_of_neighbors_does_not_replace_its_queries(embedded: Path) -> None:
     run("index", "--embeddings", embedded / "embeddings.parquet", "--out", embedded / "index")
     queries = embedded / "queries.tsv"

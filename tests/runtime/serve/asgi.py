@@ -1,6 +1,7 @@
 """Requests to an ASGI app in this process."""
 
 import json
+from collections import deque
 from typing import Any, NamedTuple
 
 
@@ -32,14 +33,14 @@ async def call(
         "server": ("127.0.0.1", 80),
         "client": ("127.0.0.1", 1),
     }
-    waiting = [
+    waiting = deque(
         {"type": "http.request", "body": chunk, "more_body": number < len(chunks)}
         for number, chunk in enumerate(chunks, start=1)
-    ]
+    )
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
-        return waiting.pop(0) if waiting else {"type": "http.disconnect"}
+        return waiting.popleft() if waiting else {"type": "http.disconnect"}
 
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from raybio.cli.metrics_files import tensorboard_app, wandb_app
 from raybio.core.errors import ConfigError
+from raybio.runtime.model_paths import check_distinct_names
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
 from raybio.runtime.tracking.tensorboard import write_events
@@ -67,6 +68,18 @@ def test_two_runs_of_one_name_are_refused_before_one_replaces_the_other(
     with pytest.raises(ConfigError, match="both are called first"):
         CliRunner().invoke(command, [*runs, "--out", str(tmp_path / "out")], catch_exceptions=False)
     assert not (tmp_path / "out").exists()
+
+
+def test_runs_behind_links_have_the_names_of_the_links(folder: RunFolder, tmp_path: Path) -> None:
+    other = RunFolder(tmp_path / "others", "first")
+    other.make()
+    for name, target in (("x", folder), ("y", other)):
+        (tmp_path / name).mkdir()
+        for link in ("latest", name):
+            (tmp_path / name / link).symlink_to(target.path)
+    with pytest.raises(ConfigError, match="both are called latest"):
+        check_distinct_names([tmp_path / "x" / "latest", tmp_path / "y" / "latest"])
+    check_distinct_names([tmp_path / "x" / "x", tmp_path / "y" / "y"])
 
 
 @pytest.mark.parametrize("command", [tensorboard_app, wandb_app])

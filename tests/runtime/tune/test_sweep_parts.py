@@ -10,12 +10,12 @@ import pytest
 from scipy import stats
 from typer.testing import CliRunner
 
-from raybio.cli.sweep import SweepOptions, _print_plan, _print_result, _refuse_both, _report_unused
+from raybio.cli.sweep import SweepOptions, _print_plan, _print_result, _report_unused
 from raybio.cli.sweep import app as sweep_app
 from raybio.core.config import load, override_all
 from raybio.core.errors import ClusterError, ConfigError, DivergedError, MetricError, StoreError
 from raybio.core.records import read_record, write_record
-from raybio.core.search_space import Distribution
+from raybio.core.search_space import Distribution, refuse_decided_settings
 from raybio.runtime.cluster.resources import Node, check_resources, fit_trials
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.goal import Goal
@@ -493,7 +493,9 @@ def test_settings_that_the_space_decides_are_refused(
     tmp_path: Path, setting: str, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        _refuse_both(space_of(tmp_path), ("seed=3", "schedule.evaluate_every_steps=10", setting))
+        refuse_decided_settings(
+            space_of(tmp_path), ("seed=3", "schedule.evaluate_every_steps=10", setting)
+        )
 
 
 @pytest.mark.parametrize("node", [Node(2), Node(16, 1), Node(1)])
