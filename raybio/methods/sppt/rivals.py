@@ -16,9 +16,9 @@ of these:
 
 ``look-up`` and ``composition`` know the training links of the whole graph, also where the nodes of
 the evaluation are a sample. They compare each evaluated node with every node of the graph. Where
-these are more than ``MAX_COMPARED_PAIRS`` pairs, they compare it with the nodes of its own group;
-where those are too many, with the evaluated nodes only; and where those are too many as well, both
-rivals are left out. ``limits`` reports each.
+these are more than ``MAX_PAIRS_ACROSS_GROUPS``, they compare it with the nodes of its own group;
+where those are more than ``MAX_COMPARED_PAIRS``, with the evaluated nodes only; and where those are
+too many as well, both rivals are left out. ``limits`` reports each.
 
 Equal scores are ranked in random order.
 
@@ -55,6 +55,9 @@ NUM_NEAREST = 64
 MAX_COMPARED_PAIRS = 20_000_000_000
 """Pairs of nodes whose contents are compared: minutes of one core for proteins, an hour for
 texts."""
+
+MAX_PAIRS_ACROSS_GROUPS = 1_000_000_000
+"""Pairs that are compared although most are of different groups, such as species."""
 
 _ROWS_AT_ONCE = 1 << 14
 """Rows whose tokens are read at once."""
@@ -151,7 +154,7 @@ def limits(queries: LinkQueries, graph: Graph, *, composition: bool) -> list[str
         rivals = "look-up and composition compare" if composition else "look-up compares"
         remarks.append(
             f"{rivals} nodes of the same group only: of all {num_groups:,} groups there are more "
-            f"than {MAX_COMPARED_PAIRS:,} pairs of nodes"
+            f"than {MAX_PAIRS_ACROSS_GROUPS:,} pairs of nodes"
         )
     return remarks
 
@@ -167,7 +170,7 @@ def _known_nodes(queries: LinkQueries, graph: Graph) -> np.ndarray | None:
 
 def _is_across_groups(num_evaluated: int, num_known: int) -> bool:
     """Return whether nodes are compared with those of other groups, too."""
-    return num_evaluated * num_known <= MAX_COMPARED_PAIRS
+    return num_evaluated * num_known <= MAX_PAIRS_ACROSS_GROUPS
 
 
 def _num_compared(group_S: np.ndarray, group_K: np.ndarray) -> int:
@@ -390,7 +393,7 @@ def relatives(tfidf_KF: NgramVectors, group_K: np.ndarray, row_S: np.ndarray) ->
     """Return the cosines (S, K) of relatives, at least ``RELATED``, and 1 of each node with itself.
 
     Relatives may be of other groups, such as other species, if these are at most
-    ``MAX_COMPARED_PAIRS`` pairs.
+    ``MAX_PAIRS_ACROSS_GROUPS`` pairs.
 
     Args:
         tfidf_KF: vectors of all nodes.
@@ -444,8 +447,8 @@ def near_compositions(share_KV: Floats, group_K: np.ndarray, row_S: np.ndarray) 
 
     Args:
         share_KV: compositions of all nodes.
-        group_K: their groups; with more than ``MAX_COMPARED_PAIRS`` pairs, the nearest are of the
-            same group.
+        group_K: their groups; with more than ``MAX_PAIRS_ACROSS_GROUPS`` pairs, the nearest are of
+            the same group.
         row_S: nodes whose nearest are looked for.
     """
     vector_KV = torch.from_numpy(share_KV).float()

@@ -230,13 +230,13 @@ def test_a_sample_is_scored_by_the_links_of_the_whole_graph(graph: Graph) -> Non
 def test_nodes_of_all_groups_are_compared_where_their_pairs_are_few_enough(
     monkeypatch: pytest.MonkeyPatch, queries, graph: Graph
 ) -> None:
-    monkeypatch.setattr("raybio.methods.sppt.rivals.MAX_COMPARED_PAIRS", 12 * 12)
+    monkeypatch.setattr("raybio.methods.sppt.rivals.MAX_PAIRS_ACROSS_GROUPS", 12 * 12)
     related_NN = np.where(cosines() >= RELATED, cosines(), 0.0)
     np.fill_diagonal(related_NN, 1.0)
     for pair, score in scores_of("look-up", queries, graph).items():
         assert score == pytest.approx(evidence(related_NN, *pair), abs=1e-12)
     assert limits(queries, graph, composition=True) == []
-    monkeypatch.setattr("raybio.methods.sppt.rivals.MAX_COMPARED_PAIRS", 12 * 12 - 1)
+    monkeypatch.setattr("raybio.methods.sppt.rivals.MAX_PAIRS_ACROSS_GROUPS", 12 * 12 - 1)
     related_NN[GROUPS[:, None] != GROUPS] = 0.0
     for pair, score in scores_of("look-up", queries, graph).items():
         assert score == pytest.approx(evidence(related_NN, *pair), abs=1e-12)
@@ -259,6 +259,7 @@ def test_too_many_pairs_leave_links_or_rivals_out_and_say_so(
     np.fill_diagonal(related_NN, 1.0)
     related_NN[GROUPS[:, None] != GROUPS] = 0.0
     monkeypatch.setattr("raybio.methods.sppt.rivals.MAX_COMPARED_PAIRS", num_pairs)
+    monkeypatch.setattr("raybio.methods.sppt.rivals.MAX_PAIRS_ACROSS_GROUPS", num_pairs)
     for (anchor, candidate), score in sampled_scores("look-up", graph).items():
         # Likeness depends on the texts of the sample, and is that of all texts in which links count.
         assert (score > 0) == (evidence(related_NN, anchor, candidate, known) > 0)
@@ -353,7 +354,7 @@ def test_compositions_of_other_groups_count_where_pairs_are_few(
 ) -> None:
     shares = token_shares(Letters(), np.arange(len(SEQUENCES)))
     assert near_compositions(shares, GROUPS, EVERY)[0, 10] == pytest.approx(1.0)
-    monkeypatch.setattr("raybio.methods.sppt.rivals.MAX_COMPARED_PAIRS", 143)
+    monkeypatch.setattr("raybio.methods.sppt.rivals.MAX_PAIRS_ACROSS_GROUPS", 143)
     alternating = np.arange(12) % 2
     kernel = near_compositions(shares, alternating, EVERY).toarray()
     same_group = alternating[:, None] == alternating
@@ -421,7 +422,7 @@ def test_relatives_of_other_groups_count_where_pairs_are_few(
 ) -> None:
     tfidf = ngram_tfidf(Letters(), np.arange(len(SEQUENCES)), 3)
     assert relatives(tfidf, GROUPS, EVERY)[0, 10] == pytest.approx(1.0)
-    monkeypatch.setattr("raybio.methods.sppt.rivals.MAX_COMPARED_PAIRS", 143)
+    monkeypatch.setattr("raybio.methods.sppt.rivals.MAX_PAIRS_ACROSS_GROUPS", 143)
     own = relatives(tfidf, GROUPS, EVERY)
     assert own[0, 10] == 0 and own[0, 1] >= RELATED and own[5, 5] == 1
 
