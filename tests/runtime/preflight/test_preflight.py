@@ -388,7 +388,9 @@ def test_all_trials_of_a_space_are_looked_at(home: Path, tmp_path: Path, tiny_st
     found = by_check(preflight(sweep))
     assert found["settings"].state == found["encoder"].state == OK
     assert "trials are valid" in found["settings"].found
-    outside = replace(sweep, options=replace(sweep.options, settings=("optim.peak_lr=0.5",)))
+    base = tmp_path / "base.yaml"
+    base.write_text("optim: {peak_lr: 0.5}")
+    outside = replace(sweep, options=replace(sweep.options, config=base))
     warnings = [
         one for one in preflight(outside) if one.check == "settings" and one.state == WARNING
     ]
