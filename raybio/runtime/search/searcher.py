@@ -213,7 +213,8 @@ class Searcher:
         row_QR = np.sort(row_QR, axis=1)
         candidate_QRD = torch.from_numpy(self._vector_ND[np.maximum(row_QR, 0)])
         candidate_QRD -= torch.from_numpy(query_QD)[:, None]
-        distance_QR = candidate_QRD.square_().sum(dim=2)
+        # One pass over the differences; their squares would be written and read again.
+        distance_QR = torch.linalg.vector_norm(candidate_QRD, dim=2).square_()
         distance_QR[torch.from_numpy(row_QR < 0)] = torch.inf
         nearest_QR = distance_QR.sort(dim=1, stable=True)
         distance_QK = nearest_QR.values[:, :k].numpy()
