@@ -595,6 +595,23 @@ def test_a_last_training_alone_is_refused(tmp_path):
     assert done.returncode == 2 and "--last-training: follows --all-folds" in done.stderr
 
 
+def first_fold(folder: Path, store: WordStore, export: Path) -> FoldEvaluation:
+    """Return the evaluation of an exported joint model on the first fold."""
+    return FoldEvaluation(
+        sweep=RunFolder(folder, "sweep"),
+        bucket=None,
+        encoder=None,
+        store=store.path,
+        data_digest=store.digest,
+        row="joint",
+        fold=1,
+        relations=export,
+        entities=export,
+        path=folder / "folds" / "joint-1.json",
+        has_graphs=True,
+    )
+
+
 def test_a_fold_whose_test_sentences_have_no_graph_has_its_other_scores(tmp_path):
     entities = [("Adverse-Effect", 0, 1), ("Drug", 2, 3)]
     sentences = [([f"effect{n}", "of", f"drug{n}"], entities, [(0, 1)]) for n in range(20)]
@@ -607,19 +624,7 @@ def test_a_fold_whose_test_sentences_have_no_graph_has_its_other_scores(tmp_path
     store = prepare_words(tmp_path / "words", files, splits=tmp_path / "folds.json")
     system = relation_graphs.build(config_of(model="joint"), store.path)
     export = system.export(tmp_path / "export", {"name": "x"})
-    evaluation = FoldEvaluation(
-        sweep=RunFolder(tmp_path, "sweep"),
-        bucket=None,
-        encoder=None,
-        store=store.path,
-        data_digest=store.digest,
-        row="joint",
-        fold=1,
-        relations=export,
-        entities=export,
-        path=tmp_path / "folds" / "joint-1.json",
-        has_graphs=True,
-    )
+    evaluation = first_fold(tmp_path, store, export)
     found = evaluation.work(TrialResources(1.0, 0.0, 1, ""))
     assert "graph_accuracy" not in found.scores and "ner_f1" in found.scores
 
@@ -634,19 +639,7 @@ def test_scores_are_reported_in_its_own_words_and_what_was_done_before_is_kept(
     config = config_of(**{"model": "joint"})
     good = relation_graphs.build(config, store.path)
     export = good.export(tmp_path / "export", {"name": "x"})
-    done = FoldEvaluation(
-        sweep=RunFolder(tmp_path, "sweep"),
-        bucket=None,
-        encoder=None,
-        store=store.path,
-        data_digest=store.digest,
-        row="joint",
-        fold=1,
-        relations=export,
-        entities=export,
-        path=tmp_path / "folds" / "joint-1.json",
-        has_graphs=True,
-    )
+    done = first_fold(tmp_path, store, export)
     place = TrialResources(1.0, 0.0, 1, "")
     run_tasks_here([done], place)
     chosen, fixed = evaluate_exports_twice(export, export, store.path)
