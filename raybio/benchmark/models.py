@@ -193,8 +193,7 @@ def read_models(
     for name in given:
         if name not in RIVALS:
             # Workers may have another working directory.
-            path = Path(local_model(name, "MODEL")).expanduser()
-            folder_by_name[name] = str(path.absolute())
+            folder_by_name[name] = str(Path(local_model(name, "MODEL")).absolute())
     label_by_folder = _labels(list(folder_by_name.values()))
     models: list[BenchmarkModel | str] = []
     of_run: InputEmbedder | None = None  # comes first
@@ -209,7 +208,13 @@ def read_models(
             embedding = _embedder(folder, pooling)
             of_run = of_run or embedding
         models.append(BenchmarkModel(label_by_folder[folder], embedding, embedding.digest(), out))
-    refuse_ignored_pooling(folder_by_name.values(), pooling)
+    # The base that a run began from takes the run's pooling, where both embed inputs.
+    taking = [
+        folder
+        for name, folder in folder_by_name.items()
+        if name != base or not isinstance(of_run, EmbeddingModel)
+    ]
+    refuse_ignored_pooling(taking, pooling)
     return models
 
 

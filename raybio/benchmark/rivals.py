@@ -48,7 +48,7 @@ def check_models(given: Sequence[str]) -> None:
             raise ConfigError(f"MODEL {name}: is given twice; want each model once")
         if name in RIVALS or is_uri(name):
             continue
-        folder = Path(model_address(name, "MODEL")).expanduser()
+        folder = Path(model_address(name, "MODEL"))
         if folder.exists() or "/" in name:  # perhaps a hub id
             continue
         near = near_run_folders(name) or f".{did_you_mean(name, RIVALS)}"

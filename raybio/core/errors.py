@@ -3,6 +3,7 @@
 Every message says what happened, what was found, what was wanted and what to do.
 """
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -75,6 +76,14 @@ class InterruptedRunError(RaybioError):
         """Remember the signal: the process ends with 128 + its number."""
         super().__init__(message)
         self.exit_code = 128 + signal_number
+
+
+class StopFileError(InterruptedRunError):
+    """A stop file that the user made ended one run after a checkpoint."""
+
+    def __init__(self, message: str) -> None:
+        """End the process as SIGINT does."""
+        super().__init__(signal.SIGINT, message)
 
 
 class StorageError(ClusterError):

@@ -39,7 +39,7 @@ EPOCHS = {
     "schedule.max_epochs": "budget.max_steps",
     "schedule.evaluate_every_epochs": "schedule.evaluate_every_steps",
 }
-"""Settings that a space may not vary, and what decides instead."""
+"""Settings that a sweep may not have, and what decides instead."""
 
 SEED = "seed"
 """What repetitions of a trial vary."""
@@ -316,7 +316,9 @@ def refuse_decided_settings(space: SearchSpace, settings: Iterable[str]) -> None
         path, _, value = (part.strip() for part in text.partition("="))
         if path in space.space:
             raise ConfigError(f"--set {text}: the space varies {path}; take it out of one of them")
-        if path in (STEPS, "schedule.max_epochs"):
+        if path in EPOCHS:
+            raise ConfigError(f"--set {text}: a sweep counts in steps; want {EPOCHS[path]}")
+        if path == STEPS:
             raise ConfigError(
                 f"--set {text}: the space's budget decides how long trials train; want "
                 "--budget max_steps="

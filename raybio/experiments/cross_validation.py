@@ -269,7 +269,7 @@ def _key(swept: "SweepResult", trial: TrialRecord) -> ModelOfFold:
 def _unfinished_rows(swept: "SweepResult", evaluations: Sequence[FoldEvaluation]) -> dict[str, str]:
     """Return row -> why a training of it is not finished, the first such fold's.
 
-    A last training has the length of the one before it, and is as finished as that one.
+    A last training has the epochs of the one before it, and is as finished as that one.
     """
     reason_by_export = {}
     for trial in swept.trials:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from raybio.core.errors import ConfigError
-from raybio.core.files import check_replaceable_folder, check_writable_file
+from raybio.core.files import check_writable_file, check_writable_folder
 from raybio.core.location import BucketPath, Location
 from raybio.store.bucket import BucketFolder
 from raybio.store.bucket_cache import working_folder
@@ -53,7 +53,11 @@ def check_output_path(out: Location) -> None:
     if is_folder_of_files(out):
         if isinstance(out, BucketPath):
             raise ConfigError(f"--out {out}: want a .parquet file; folders are written to disks")
-        check_replaceable_folder(out, [WRITTEN_FILES, "README.md"])
+        check_writable_folder(out)
+        if next(out.glob("*"), None) is not None and next(out.glob(WRITTEN_FILES), None) is None:
+            raise ConfigError(
+                f"--out {out}: holds files and no embeddings; want a new or empty folder"
+            )
         return
     if not out.name.lower().endswith(".parquet"):
         raise ConfigError(

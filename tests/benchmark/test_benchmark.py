@@ -582,6 +582,10 @@ def test_a_run_comes_with_the_encoder_that_it_began_from(given: Given, tmp_path:
     assert (after.name, before.name) == ("first", "base")
     assert before.embedding == replace(after.embedding, folder=before.folder)
     assert before.embedding.max_tokens == 128
+    # It takes the run's pooling, and no other: nothing takes one that is given.
+    other: Literal["cls", "mean"] = "cls" if after.whole_inputs.pooling == "mean" else "mean"
+    with pytest.raises(ConfigError, match=f"pooling {other}: .*; leave it out"):
+        read_models([], tmp_path, other, after=str(run))
     with pytest.raises(ConfigError, match="pooling"):
         read_models([str(hub)], tmp_path)
 

@@ -34,7 +34,7 @@ from raybio.methods.sppt.proteins.store import ProteinStore
 from raybio.runtime import embed, embed_actors
 from raybio.runtime.embed import embed_file
 from raybio.runtime.embed_actors import EmbeddingFormat
-from raybio.runtime.embed_output import delete_leftovers
+from raybio.runtime.embed_output import check_output_path, delete_leftovers
 from raybio.runtime.embed_parts import model_digest_of
 from raybio.runtime.model_folders import model_of_folder, model_of_run
 from raybio.runtime.search.build import build_index
@@ -575,14 +575,14 @@ def test_a_folder_with_other_files_is_no_damaged_output(fasta: Path, tmp_path: P
     model, out = exported(tmp_path / "model"), tmp_path / "results"
     out.mkdir()
     (out / "README.md").write_text("of the user")
-    with pytest.raises(ConfigError, match=r"holds 'README.md', which this command has not written"):
+    with pytest.raises(ConfigError, match="holds files and no embeddings; want a new or empty"):
         embed_file(model, fasta, out)
     (out / "embeddings-00000-of-00001.parquet").write_bytes(b"PAR1")
     with pytest.raises(StoreError, match=r"or delete it if raybio embed wrote it"):
         embed_file(model, fasta, out)
-    (out / "notes.txt").write_text("of the user")
-    with pytest.raises(ConfigError, match=r"holds 'notes.txt', which this command has not written"):
-        embed_file(model, fasta, out)
+    # What others add, such as the hub or a file manager, is no reason to refuse an output.
+    (out / ".gitattributes").write_text("*.parquet filter=lfs")
+    check_output_path(out)
 
 
 def test_a_missing_input_or_model_is_named(fasta: Path, tmp_path: Path) -> None:

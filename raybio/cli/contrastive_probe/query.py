@@ -110,6 +110,7 @@ def search_saved(
     from raybio.runtime.search.index import open_index
 
     load_faiss()
+    folder = folder.expanduser()
     if len(names) < 2:
         raise ConfigError("--index: got 1 name, want at least 2; leave it out")
     wanted = fingerprints(embed, names)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from raybio.core.errors import InterruptedRunError, LongRunError
+from raybio.core.errors import InterruptedRunError, LongRunError, StopFileError
 from raybio.methods import METHODS
 from raybio.runtime.cluster.connection import check_plan, connected
 from raybio.runtime.cluster.stop_signals import StopSignals
@@ -47,19 +47,42 @@ def train(spec: RunSpec) -> Result:
             return run.finished
         # Before anything is recorded: neither a plan that does not fit nor a damaged store is a
         # failed run.
-        compute = run.spec.compute
-        plan = check_plan(compute.num_workers, compute.cpus_per_worker, compute.use_gpu)
-        if plan is not None and compute.threads_per_worker is None:
-            # The next start has as many threads, also where it trains next to other runs.
-            compute = replace(compute, threads_per_worker=plan.threads_per_worker)
+        compute = planned(run)
         open_store(spec.store, verify=True)
-        if run.spec.precision is None:
-            (run.spec,) = with_precision([run.spec])
-        with StopSignals(run.folder.stop) as signals:
-            start, remarks = run.begin(compute)
-            for remark in remarks:
-                print(remark, flush=True)
-            return _run(run, compute, signals, start)
+        return train_opened(run, compute)
+
+
+def train_opened(run: OpenRun, compute: Compute) -> Result:
+    """Train a run that this driver holds and that is not finished, on a sound store.
+
+    Args:
+        run: the run.
+        compute: as ``planned`` returns it.
+
+    Raises:
+        RaybioError: as ``train``.
+    """
+    if run.spec.precision is None:
+        (run.spec,) = with_precision([run.spec])
+    with StopSignals(run.folder.stop) as signals:
+        start, remarks = run.begin(compute)
+        for remark in remarks:
+            print(remark, flush=True)
+        return _run(run, compute, signals, start)
+
+
+def planned(run: OpenRun) -> Compute:
+    """Return the compute of the next start.
+
+    Raises:
+        ClusterError: if it does not fit the cluster.
+    """
+    compute = run.spec.compute
+    plan = check_plan(compute.num_workers, compute.cpus_per_worker, compute.use_gpu)
+    if plan is None or compute.threads_per_worker is not None:
+        return compute
+    # The next start has as many threads, also where it trains next to other runs.
+    return replace(compute, threads_per_worker=plan.threads_per_worker)
 
 
 def _run(run: OpenRun, compute: Compute, signals: StopSignals, start: str) -> Result:
@@ -157,8 +180,7 @@ def relay_of(runs: Sequence[OpenRun]) -> Any:
 def _interrupted(run: OpenRun, caught: list[int]) -> InterruptedRunError:
     """Return the error of a run that a signal ended, or a stop file that the user made."""
     step = summarize(run.folder, run.spec.config, "stopped", None)["step"]
-    number = caught[0] if caught else signal.SIGINT
-    name = signal.Signals(number).name if caught else run.folder.stop.name
-    return InterruptedRunError(
-        number, f"{name}: stopped at step {step}; the same command resumes the run"
-    )
+    ended = f"stopped at step {step}; the same command resumes the run"
+    if not caught:
+        return StopFileError(f"{run.folder.stop.name}: {ended}")
+    return InterruptedRunError(caught[0], f"{signal.Signals(caught[0]).name}: {ended}")

@@ -219,7 +219,10 @@ class OpenRun:
 
     @property
     def is_trained(self) -> bool:
-        """Whether the last step is saved: the same command repeats the final evaluation alone."""
+        """Whether the last step is saved: the same command repeats the final evaluation alone.
+
+        Of a run in a bucket that stopped early it is False: its driver has no checkpoint's state.
+        """
         newest = self.folder.newest_checkpoint
         if newest is None:
             return False

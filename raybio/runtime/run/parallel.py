@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from raybio.core.errors import InterruptedRunError, LongRunError, RaybioError
+from raybio.core.errors import InterruptedRunError, LongRunError, RaybioError, StopFileError
 from raybio.core.text import count_of
 from raybio.methods import METHODS
 from raybio.runtime.cluster.connection import (
@@ -25,7 +25,7 @@ from raybio.runtime.cluster.connection import (
 from raybio.runtime.cluster.resources import Node, Resources, TrialResources, fit_trials
 from raybio.runtime.cluster.stop_signals import StopSignals
 from raybio.runtime.console import PrintableConsole
-from raybio.runtime.run.driver import relay_of, train
+from raybio.runtime.run.driver import planned, relay_of, train_opened
 from raybio.runtime.run.duration import in_words
 from raybio.runtime.run.follower import Follower
 from raybio.runtime.run.open_run import OpenRun
@@ -57,33 +57,47 @@ def train_runs(groups: Sequence[Sequence[RunSpec]]) -> list[list[Result]]:
         InterruptedRunError: if SIGINT or SIGTERM ended the runs.
         RaybioError: as ``train``. The error of a run is raised when all other runs have ended.
     """
-    specs = [spec for group in groups for spec in group]
-    if len(specs) > 1 and all(spec.compute.num_workers == 1 for spec in specs):
-        return _train_together(groups)
-    return _train_in_turn(groups)
+    with contextlib.ExitStack() as held:
+        runs_by_group = [_open(group, held) for group in groups]
+        runs = [run for group_runs in runs_by_group for run in group_runs]
+        unfinished = [run for run in runs if run.finished is None]
+        # Before anything is recorded: neither a plan that does not fit nor a damaged store is a
+        # failed run.
+        for store in {run.spec.store for run in unfinished}:
+            open_store(store, verify=True)
+        if len(runs) > 1 and all(run.spec.compute.num_workers == 1 for run in runs):
+            if unfinished:
+                _train_together(unfinished, len(runs))
+        else:
+            _train_in_turn(unfinished, len(runs))
+    return [[run.finished or run.result() for run in group_runs] for group_runs in runs_by_group]
 
 
-def _train_in_turn(groups: Sequence[Sequence[RunSpec]]) -> list[list[Result]]:
-    """Train one run after the other, each with all of its workers; see ``train_runs``."""
-    results: list[list[Result]] = []
+def _train_in_turn(runs: Sequence[OpenRun], num_runs: int) -> None:
+    """Train one run after the other, each with all of its workers.
+
+    Args:
+        runs: unfinished runs, which this driver holds.
+        num_runs: number of all runs of the command.
+    """
+    computes = [planned(run) for run in runs]
     failures: list[RaybioError] = []
-    for first, *others in groups:
-        group_results: list[Result] = []
-        for spec in (first, *others):
-            if spec is not first and group_results:
-                spec = replace(spec, parent_run_id=group_results[0].mlflow_run_id)
-            try:
-                group_results.append(train(spec))
-            except (InterruptedRunError, LongRunError):
-                # It holds for the other runs, too.
+    for run, compute in zip(runs, computes, strict=True):
+        if run.tracker.parent is not None:
+            # It has ended: this run has the machine for itself, and samples its load.
+            run.tracker.parent_run_id = run.tracker.parent.run_id
+            run.tracker.parent = None
+        try:
+            train_opened(run, compute)
+        except RaybioError as error:
+            is_signal = isinstance(error, InterruptedRunError)
+            if is_signal and not isinstance(error, StopFileError):
                 raise
-            except RaybioError as error:
-                print(f"{spec.name}: failed: {error}", flush=True)
-                failures.append(error)
-        results.append(group_results)
+            if num_runs > 1:
+                print(f"{run.spec.name}: failed: {error}", flush=True)
+            failures.append(error)
     if failures:
         raise failures[0]
-    return results
 
 
 class Placement(NamedTuple):
@@ -139,16 +153,6 @@ def concurrency(specs: Sequence[RunSpec], num_runs: int) -> Concurrency:
     return Concurrency(num_at_a_time, shares[0].explanation, placements)
 
 
-def _train_together(groups: Sequence[Sequence[RunSpec]]) -> list[list[Result]]:
-    with contextlib.ExitStack() as held:
-        runs_by_group = [_open(group, held) for group in groups]
-        runs = [run for group_runs in runs_by_group for run in group_runs]
-        unfinished = [run for run in runs if run.finished is None]
-        if unfinished:
-            _train(unfinished, len(runs))
-    return [[run.finished or run.result() for run in group_runs] for group_runs in runs_by_group]
-
-
 def _open(group: Sequence[RunSpec], held: contextlib.ExitStack) -> list[OpenRun]:
     """Open the runs of a group, and hold those that are not finished."""
     runs: list[OpenRun] = []
@@ -170,18 +174,14 @@ def _open(group: Sequence[RunSpec], held: contextlib.ExitStack) -> list[OpenRun]
     return runs
 
 
-def _train(runs: Sequence[OpenRun], num_runs: int) -> None:
-    """Train runs that this driver holds.
+def _train_together(runs: Sequence[OpenRun], num_runs: int) -> None:
+    """Train runs of one worker at the same time, as far as the cluster has room.
 
     Args:
-        runs: unfinished runs.
+        runs: unfinished runs, which this driver holds.
         num_runs: number of all runs of the command, which share the cluster. Finished ones count:
             a run has the same share at each start.
     """
-    # Before anything is recorded: neither a plan that does not fit nor a damaged store is a failed
-    # run.
-    for store in {run.spec.store for run in runs}:
-        open_store(store, verify=True)
     threads = None
     if not cluster_to_join():
         shares = [_share(run.spec.compute, [local_node()], num_runs) for run in runs]
@@ -302,7 +302,7 @@ class _RunTask:
         elif is_over and self.status == "stopped":
             stop = self.run.folder.stop
             text = f"{stop}: the run is stopped; the same command resumes it"
-            self.error = InterruptedRunError(signal.SIGINT, text)
+            self.error = StopFileError(text)
         elif self.status == "failed" and isinstance(error, LostLeaseError):
             self.error = error
             self.view.note(f"given up: {error}")

@@ -110,8 +110,7 @@ class RunSpec:
             yet.
         explicit: dotted paths of settings that the user gave one by one. Where one cannot be
             honoured, that is an error; a default is adapted instead.
-        accepts_long_run: the run may take more than a day on CPUs, or an earlier start has
-            measured that it does not.
+        accepts_long_run: the run may take more than a day on CPUs, by this start or an earlier one.
         is_strict: it is not resumed by other versions or on other hardware.
         recipe: name of the recipe whose settings it began with; None: it had none.
         parent_run_id: MLflow run that a trial or a compared run belongs to.

@@ -211,10 +211,10 @@ class Searcher:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return scores (Q, K) and rows (Q, K) of the k candidates nearest to each query."""
         row_QR = np.sort(row_QR, axis=1)
-        candidate_QRD = torch.from_numpy(self._vector_ND[np.maximum(row_QR, 0)])
-        candidate_QRD -= torch.from_numpy(query_QD)[:, None]
+        difference_QRD = self._vector_ND[np.maximum(row_QR, 0)]
+        difference_QRD -= query_QD[:, None]
         # One pass over the differences; their squares would be written and read again.
-        distance_QR = torch.linalg.vector_norm(candidate_QRD, dim=2).square_()
+        distance_QR = torch.linalg.vector_norm(torch.from_numpy(difference_QRD), dim=2).square_()
         distance_QR[torch.from_numpy(row_QR < 0)] = torch.inf
         nearest_QR = distance_QR.sort(dim=1, stable=True)
         distance_QK = nearest_QR.values[:, :k].numpy()

@@ -86,7 +86,7 @@ def serving(
     cpus = cpus_per_replica or max(0.5, (local_cpus() - 1) / replicas)
     # Each machine fetches a model from a bucket.
     folder = str(model) if is_uri(model) else str(loaded.folder.absolute())
-    index_folder = None if index is None else str(Path(index).absolute())
+    index_folder = None if index is None else str(Path(index).expanduser().absolute())
 
     def build() -> Any:
         """Load the model in a replica."""

@@ -37,13 +37,15 @@ class SweepLength:
         """
         self.refusal: str | None = None
         self._spec = spec
-        rounds = math.ceil(num_trainings(spec) / num_at_a_time)
-        self._num_steps = rounds * spec.space.budget.max_steps
+        max_steps = spec.space.budget.max_steps
+        self._num_steps = math.ceil(num_trainings(spec) / num_at_a_time) * max_steps
+        # Of all trials: a sweep that is resumed where fewer are trained at a time is not longer.
+        self._num_all_steps = num_trainings(spec) * max_steps
         launch = read_record(spec.path / LAUNCH, "launch") or {}
         self._is_settled = bool(
             spec.run.accepts_long_run
             or spec.run.compute.gpus_per_worker
-            or self._num_steps <= launch.get("num_accepted_steps", 0)
+            or self._num_all_steps <= launch.get("num_accepted_steps", 0)
         )
         self._followed: dict[str, tuple[MetricsTail, DurationEstimate]] = {}
         self._is_shown = False
@@ -85,7 +87,7 @@ class SweepLength:
             # may be.
             path = self._spec.path / LAUNCH
             launch = read_record(path, "launch") or {}
-            write_record(path, "launch", launch | {"num_accepted_steps": self._num_steps})
+            write_record(path, "launch", launch | {"num_accepted_steps": self._num_all_steps})
             return
         self.refusal = (
             f"{self._spec.path.name}: {words} on CPUs; want a day at most, or --yes. The sweep is "

@@ -234,16 +234,20 @@ def _reported_step(spec: SweepSpec, trial: Trial) -> int:
 
 
 def _exploit(donor: RunFolder, folder: RunFolder, config: TrainingConfig, step: int | None) -> None:
-    """Copy the donor's checkpoint of ``step``, or its newest one, and its log up to there."""
+    """Copy a checkpoint of the donor, and its log up to there.
+
+    It is that of ``step``, or else the newest one before the last step, after which nothing would
+    be left to train.
+    """
     checkpoints = list_checkpoints(donor.checkpoints)
     if not checkpoints:
         of_step = "" if step is None else f" of step {step:,}"
         raise ClusterError(f"{donor.path}: has no checkpoint{of_step} to resume from")
-    source = checkpoints[0]
-    for checkpoint in checkpoints:
-        if step_of_checkpoint(checkpoint) == step:
-            source = checkpoint
-            break
+    wanted = [each for each in checkpoints if step_of_checkpoint(each) == step]
+    before_end = [
+        each for each in checkpoints if step_of_checkpoint(each) < config.schedule.max_steps
+    ]
+    source = (wanted or before_end or checkpoints)[0]
     folder.make()
     log = MetricsLog(folder.metrics)
     for report in read_reports(donor.metrics):

@@ -69,7 +69,7 @@ def test_the_nearest_names_of_each_query_are_printed_with_their_distances(model,
 
 
 def test_a_second_call_uses_the_saved_embeddings_and_gives_the_same_names(
-    model, names, tmp_path, capsys
+    model, names, tmp_path, capsys, monkeypatch
 ):
     arguments = [QUERY, "--model", model, "--names", names, "--index", tmp_path / "index"]
     call(*arguments)
@@ -79,6 +79,10 @@ def test_a_second_call_uses_the_saved_embeddings_and_gives_the_same_names(
     assert "embedding 6 names" in first and "embedding" not in second
     assert rows(first) == rows(second) and len(rows(second)) == 6
     call(*arguments[:-2])
+    assert rows(capsys.readouterr().out) == rows(first)
+    # A shell leaves ~ as it is behind "--index=".
+    monkeypatch.setenv("HOME", str(tmp_path))
+    call(*arguments[:-1], "~/index")
     assert rows(capsys.readouterr().out) == rows(first)
     one = tmp_path / "one.txt"
     one.write_text("life\n")

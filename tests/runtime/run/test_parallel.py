@@ -12,7 +12,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +20,13 @@ from rich.console import Console
 
 from raybio.core.config import override_all
 from raybio.core.digest import weights_digest
-from raybio.core.errors import ClusterError, ConfigError, DivergedError, InterruptedRunError
+from raybio.core.errors import (
+    ClusterError,
+    ConfigError,
+    DivergedError,
+    InterruptedRunError,
+    StopFileError,
+)
 from raybio.core.location import BucketPath
 from raybio.core.records import read_record
 from raybio.methods import METHODS
@@ -191,34 +196,60 @@ def test_a_run_is_begun_when_few_others_wait_for_cpus(request_one: RunSpec) -> N
         assert tasks[1].run.settle("failed", 60)
 
 
-def test_runs_of_several_workers_are_trained_although_one_before_them_fails(
+def test_runs_of_several_workers_are_trained_although_those_before_them_fail(
     request_one: RunSpec, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trained = []
+    parents = {}
+    errors = {
+        "seed-0": DivergedError("step 3: loss nan"),
+        "seed-1": StopFileError(".stop: stopped at step 3"),
+    }
 
-    def train_all_but_the_second(spec: RunSpec) -> Any:
-        if spec.name == "seed-1":
-            raise DivergedError("step 3: loss nan")
-        trained.append((spec.name, spec.parent_run_id))
-        return SimpleNamespace(mlflow_run_id=f"run of {spec.name}")
+    def train_the_third(run: OpenRun, compute: Compute) -> None:
+        parents[run.spec.name] = (run.tracker.parent_run_id, run.tracker.parent)
+        run.tracker.run_id = f"run of {run.spec.name}"
+        run.conclude("failed" if run.spec.name in errors else "finished")
+        if run.spec.name in errors:
+            raise errors[run.spec.name]
 
-    monkeypatch.setattr("raybio.runtime.run.parallel.train", train_all_but_the_second)
+    monkeypatch.setattr("raybio.runtime.run.parallel.train_opened", train_the_third)
+    monkeypatch.setattr("raybio.runtime.run.parallel.planned", lambda run: run.spec.compute)
     compute = replace(request_one.compute, workers=2)
     runs = [with_seed(request_one, seed, compute=compute) for seed in range(3)]
     with pytest.raises(DivergedError, match="step 3: loss nan"):
         train_runs([runs])
-    assert trained == [("seed-0", None), ("seed-2", "run of seed-0")]
-    assert "seed-1: failed: step 3: loss nan" in capsys.readouterr().out
+    # The first run has failed, and is the parent of the others all the same.
+    parent = ("run of seed-0", None)
+    assert parents == {"seed-0": (None, None), "seed-1": parent, "seed-2": parent}
+    printed = capsys.readouterr().out
+    assert "seed-0: failed: step 3: loss nan" in printed
+    assert "seed-1: failed: .stop: stopped at step 3" in printed
 
-    def interrupt(spec: RunSpec) -> Any:
-        trained.append(spec.name)
-        raise InterruptedRunError(signal.SIGINT, "stopped at step 3")
-
-    trained.clear()
-    monkeypatch.setattr("raybio.runtime.run.parallel.train", interrupt)
+    parents.clear()
+    errors["seed-0"] = InterruptedRunError(signal.SIGINT, "stopped at step 3")
     with pytest.raises(InterruptedRunError):
         train_runs([runs])
-    assert trained == ["seed-0"]
+    assert parents.keys() == {"seed-0"}
+
+
+def test_what_a_single_run_or_all_runs_are_refused_for_is_said_once(
+    request_one: RunSpec, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_room(run: OpenRun) -> Compute:
+        raise ClusterError("8 workers do not fit")
+
+    def diverge(run: OpenRun, compute: Compute) -> None:
+        raise DivergedError("step 3: loss nan")
+
+    monkeypatch.setattr("raybio.runtime.run.parallel.planned", no_room)
+    compute = replace(request_one.compute, workers=8)
+    with pytest.raises(ClusterError, match="do not fit"):
+        train_runs([[with_seed(request_one, seed, compute=compute) for seed in range(3)]])
+    monkeypatch.setattr("raybio.runtime.run.parallel.planned", lambda run: run.spec.compute)
+    monkeypatch.setattr("raybio.runtime.run.parallel.train_opened", diverge)
+    with pytest.raises(DivergedError):
+        train_runs([[request_one]])
+    assert capsys.readouterr().out == ""
 
 
 def test_a_signal_does_not_wait_for_the_final_evaluation_of_a_run_that_stopped_early(

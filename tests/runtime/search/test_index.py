@@ -229,26 +229,28 @@ def test_a_build_of_faiss_that_misses_neighbors_in_lists_ends_the_choice_of_the_
         build_index(source, tmp_path / "index", recall=0.95, exact_at_most=1000)
 
 
+@pytest.mark.parametrize("exact_at_most", [1000, 1 << 20])
 def test_candidates_of_many_queries_are_scored_in_blocks_of_bounded_size(
-    vectors: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    vectors: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exact_at_most: int
 ) -> None:
     source = write(tmp_path / "vectors.parquet", vectors)
-    build_index(source, tmp_path / "index", exact_at_most=1000)
+    build_index(source, tmp_path / "index", exact_at_most=exact_at_most)
     index = raybio.open_index(tmp_path / "index")
     found = index.search(vectors[:70], 100)
-    monkeypatch.setattr(searcher, "CANDIDATE_BYTES", 1 << 20)
+    monkeypatch.setattr(searcher, "CANDIDATE_BYTES", 1 << 18)
     num_bytes = []
-    candidates = Searcher._candidates
+    nearest = Searcher._nearest
 
-    def counted(self: Searcher, query_QD: np.ndarray, k: int) -> np.ndarray:
-        row_QR = candidates(self, query_QD, k)
+    def counted(
+        self: Searcher, query_QD: np.ndarray, row_QR: np.ndarray, k: int
+    ) -> tuple[np.ndarray, np.ndarray]:
         num_bytes.append(row_QR.size * WIDTH * 4)
-        return row_QR
+        return nearest(self, query_QD, row_QR, k)
 
-    monkeypatch.setattr(Searcher, "_candidates", counted)
+    monkeypatch.setattr(Searcher, "_nearest", counted)
     again = index.search(vectors[:70], 100)
     assert len(num_bytes) > 1
-    assert max(num_bytes) <= 1 << 20
+    assert max(num_bytes) <= 1 << 18
     assert again.keys == found.keys
     np.testing.assert_allclose(again.scores, found.scores, rtol=1e-5)
 

@@ -124,7 +124,9 @@ def test_two_models_do_not_share_the_serve_of_a_cluster(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_a_hundred_concurrent_requests_equal_encode(tmp_path: Path) -> None:
+def test_a_hundred_concurrent_requests_equal_encode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("grpc_reflection", reason="raybio[serve] is not installed")
     from raybio.runtime.serve.server import serving
 
@@ -144,10 +146,11 @@ def test_a_hundred_concurrent_requests_equal_encode(tmp_path: Path) -> None:
     ):
         pass
     requests = [SEQUENCES[number % 5 :] for number in range(100)]
+    monkeypatch.setenv("HOME", str(tmp_path))
     with (
         serving(
             tmp_path / "model",
-            tmp_path / "index",
+            "~/index",
             port=port,
             cpus_per_replica=0.5,
             limits=Limits(8),

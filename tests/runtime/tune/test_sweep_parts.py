@@ -446,11 +446,13 @@ def test_a_sweep_of_more_than_a_day_on_cpus_is_stopped_unless_that_is_accepted(
         # Four rounds of 5,000 steps, of which three were over when it was measured.
         assert "mine: 19,997 steps, 10 s a step: about 2.3 days on CPUs" in length.refusal
     is_short = not yes and not is_refused
-    assert launch.get("num_accepted_steps", 0) == (4 * 5000 if is_short else 0)
+    assert launch.get("num_accepted_steps", 0) == (7 * 5000 if is_short else 0)
     if is_short:
         # Not measured again, unless there are more trials.
-        assert SweepLength(spec, num_at_a_time=2)._is_settled
-        assert not SweepLength(spec, num_at_a_time=1)._is_settled
+        assert SweepLength(spec, num_at_a_time=1)._is_settled
+        grid = {LAMBDA: {"choice": [0.0, 0.1, 0.5, 1.0]}}
+        larger = spec_of(tmp_path, search={"kind": "grid"}, space=grid, budget=budget)
+        assert not SweepLength(larger, num_at_a_time=2)._is_settled
 
 
 @pytest.mark.parametrize(
@@ -480,7 +482,8 @@ def test_a_dry_run_refuses_what_the_sweep_would_refuse(tmp_path: Path) -> None:
     [
         (f"{LAMBDA}=0.1", "the space varies objective.lambda_spml"),
         ("schedule.max_steps=500", "want --budget max_steps="),
-        ("schedule.max_epochs=3", "want --budget max_steps="),
+        ("schedule.max_epochs=3", "want budget.max_steps"),
+        ("schedule.evaluate_every_epochs=5", "want schedule.evaluate_every_steps"),
         (
             "schedule.checkpoint_every_steps=5",
             "every 10 steps at least; want --budget grace_steps=",
