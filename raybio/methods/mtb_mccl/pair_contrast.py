@@ -5,12 +5,12 @@ ordered pair (i, j) of an anchor and one of its positives; with cosines s and te
 
     -log( e^(s_ij / tau) / (e^(s_ij / tau) + sum over negatives k of i of e^(s_ik / tau)) )
 
-which is L_rel of Zhou et al., 2023 (Section 3.2). The three losses differ in what positives and
-negatives are:
+which is L_rel of Zhou et al., 2023 (Section 3.2). The losses differ in what positives and negatives
+are:
 
     matching_the_blanks    same entity pair; other entity pairs of another type    (MTB, L_rel)
     supervised_contrast    same class; other classes                               (SupCon)
-    multi_label_contrast   a shared label; no shared label                         (ours)
+                           a shared label; no shared label                         (ours)
 
 Shape letters: N anchors, M candidates, D embedding width, R classes, B anchors of a block.
 """
@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
+from raybio.core.interfaces import Collective
 from raybio.ops.contrastive import check_temperature, values_on_host
 from raybio.ops.similarity import matmul, normalize, scores_at_once
 
@@ -70,16 +71,15 @@ Rows = TypeVar("Rows", bound=tuple[Tensor, ...])
 class ContrastSum(NamedTuple):
     """The sum of the terms of this worker's anchors, and the number of terms (int64).
 
-    Sums, counts and gradients add up over workers to those of one worker with all rows. A worker's
-    share of the mean is ``total / collective.all_sum(num_terms).clamp(min=1)``.
+    Sums, counts and gradients add up over workers to those of one worker with all rows.
     """
 
     total: Tensor
     num_terms: Tensor
 
-    def mean(self) -> Tensor:
-        """Return the mean over the terms of a single worker; 0 without terms."""
-        return self.total / self.num_terms.clamp(min=1)
+    def share(self, collective: Collective) -> Tensor:
+        """Return this worker's share of the mean over the terms of all workers; 0 without terms."""
+        return self.total / collective.all_sum(self.num_terms).clamp(min=1)
 
 
 def matching_the_blanks(
@@ -126,41 +126,22 @@ def supervised_contrast(
 
     The term of an anchor is the mean over its positives, the rows of its class, with all rows of
     other classes as negatives. Anchors without a positive have no term. Unlike Khosla et al.
-    (2020), an anchor's other positives are not in the denominator. Arguments as for
-    ``matching_the_blanks``; labels are classes.
+    (2020), an anchor's other positives are not in the denominator.
+
+    Of rows with several labels, those that share one attract. The paper leaves SupCon undefined
+    there. Give pairs without a relation the label NA: a row without any label is a negative of all.
+
+    Arguments as for ``matching_the_blanks``.
     """
-    other_MD, label_M = candidate_rows(anchors, others, offset)
+    other_MD, label = candidate_rows(anchors, others, offset)
+    wide_MR = label.float()  # counts of shared labels are exact up to 2**24
 
     def relate(row_B: Tensor) -> tuple[Tensor, Tensor]:
-        is_same_BM = label_M[row_B, None] == label_M
-        return without_self(row_B, is_same_BM, ~is_same_BM)
-
-    pair_ND = anchors.embedding_ND
-    return contrast_sum(pair_ND, other_MD, relate, offset, temperature, block_rows, by_anchor=True)
-
-
-def multi_label_contrast(
-    anchors: LabeledRows,
-    *,
-    temperature: float | Tensor,
-    others: LabeledRows | None = None,
-    offset: int = 0,
-    block_rows: int | None = None,
-) -> ContrastSum:
-    """Return the sum of SupCon for rows with several labels: positives share a label.
-
-    Not in the paper, which leaves SupCon undefined there; with one label per row it equals
-    ``supervised_contrast``. Give pairs without a relation the label NA: a row without any label is
-    a negative of all.
-
-    Arguments as for ``matching_the_blanks``; labels are sets.
-    """
-    other_MD, label_MR = candidate_rows(anchors, others, offset)
-    wide_MR = label_MR.float()  # counts of shared labels are exact up to 2**24
-
-    def relate(row_B: Tensor) -> tuple[Tensor, Tensor]:
-        is_shared_BM = matmul(wide_MR[row_B], wide_MR.T) > 0
-        return without_self(row_B, is_shared_BM, ~is_shared_BM)
+        if label.ndim == 1:
+            is_alike_BM = label[row_B, None] == label
+        else:
+            is_alike_BM = matmul(wide_MR[row_B], wide_MR.T) > 0
+        return without_self(row_B, is_alike_BM, ~is_alike_BM)
 
     pair_ND = anchors.embedding_ND
     return contrast_sum(pair_ND, other_MD, relate, offset, temperature, block_rows, by_anchor=True)

@@ -6,9 +6,9 @@ from raybio.methods.mtb_mccl.pair_contrast import (
     LabeledRows,
     PairRows,
     matching_the_blanks,
-    multi_label_contrast,
     supervised_contrast,
 )
+from raybio.training.collective import SingleProcess
 from tests import relation_oracles
 
 NUM = 14
@@ -58,7 +58,7 @@ def by_name(name, entity_pair, kind, label, labels):
             lambda i, j: label[i] != label[j],
         ),
         "multi_label": (
-            of_rows(multi_label_contrast, LabeledRows),
+            of_rows(supervised_contrast, LabeledRows),
             (labels,),
             lambda i, j: bool((labels[i] & labels[j]).any()),
             lambda i, j: not (labels[i] & labels[j]).any(),
@@ -86,7 +86,7 @@ def test_sums_and_counts_equal_the_loop(name, block_rows, temperature, seed):
     assert number > 0
     assert found.num_terms.item() == number
     assert found.total.item() == pytest.approx(total, rel=1e-10)
-    assert found.mean().item() == pytest.approx(total / number, rel=1e-10)
+    assert found.share(SingleProcess()).item() == pytest.approx(total / number, rel=1e-10)
     single = loss(pair.float(), *codes, temperature=temperature)
     assert single.total.item() == pytest.approx(total, rel=1e-5)
 
@@ -109,7 +109,7 @@ def test_rows_divided_over_workers_add_up_to_one_worker_with_the_whole_batch(nam
     whole.requires_grad_()
     loss, codes, _, _ = by_name(name, *known)
     expected = loss(whole, *codes, temperature=0.1)
-    (gradient,) = torch.autograd.grad(expected.mean(), whole)
+    (gradient,) = torch.autograd.grad(expected.share(SingleProcess()), whole)
     parts, start = [], 0
     for share in shares:
         mine = slice(start, start + share)
@@ -119,7 +119,7 @@ def test_rows_divided_over_workers_add_up_to_one_worker_with_the_whole_batch(nam
     num_terms = sum(part.num_terms for part in parts)
     assert num_terms == expected.num_terms
     mean = sum(part.total / num_terms for part in parts)
-    assert mean.item() == pytest.approx(expected.mean().item(), rel=1e-12)
+    assert mean.item() == pytest.approx(expected.share(SingleProcess()).item(), rel=1e-12)
     assert torch.allclose(torch.autograd.grad(mean, whole)[0], gradient, atol=1e-12)
 
 
@@ -141,7 +141,7 @@ def test_without_positives_the_loss_is_zero_with_a_graph(name, num):
     alone = torch.arange(num)
     loss, codes, _, _ = by_name(name, alone, alone, alone, torch.eye(5, dtype=torch.bool)[:num])
     found = loss(pair[:num], *codes, temperature=0.1)
-    found.mean().backward()
+    found.share(SingleProcess()).backward()
     assert found.total.item() == 0
     assert found.num_terms.item() == 0
     assert torch.equal(pair.grad, torch.zeros(5, 3))
@@ -153,7 +153,7 @@ def test_without_negatives_terms_count_and_are_zero(name):
     same = torch.zeros(5, dtype=torch.int64)
     loss, codes, _, _ = by_name(name, same, same, same, torch.ones(5, 2, dtype=torch.bool))
     found = loss(pair, *codes, temperature=0.1)
-    found.mean().backward()
+    found.share(SingleProcess()).backward()
     assert found.total.item() == 0
     assert found.num_terms.item() == (5 if name in ("supervised", "multi_label") else 20)
     assert torch.equal(pair.grad, torch.zeros(5, 3))
@@ -171,10 +171,10 @@ def test_an_id_of_minus_one_is_a_negative_of_others_and_a_positive_of_none():
     assert found.total.item() == pytest.approx(expected.item())
 
 
-def test_multi_label_contrast_equals_supervised_contrast_with_one_label_each():
+def test_sets_of_one_label_each_are_classes():
     pair, _, _, label, _ = problem()
     one = supervised_contrast(LabeledRows(pair, label), temperature=0.1)
-    several = multi_label_contrast(LabeledRows(pair, F.one_hot(label).bool()), temperature=0.1)
+    several = supervised_contrast(LabeledRows(pair, F.one_hot(label).bool()), temperature=0.1)
     assert several.total.item() == pytest.approx(one.total.item(), rel=1e-12)
     assert several.num_terms == one.num_terms
 

@@ -16,7 +16,6 @@ from raybio.methods.mtb_mccl.mccl.config import RelationObjectiveConfig
 from raybio.methods.mtb_mccl.mccl.loss import multi_center_logits
 from raybio.methods.mtb_mccl.pair_contrast import (
     LabeledRows,
-    multi_label_contrast,
     supervised_contrast,
 )
 from raybio.ops.contrastive import equal_rows
@@ -157,20 +156,18 @@ class RelationObjective(CouplingObjective):
         gathered = collective.all_gather(embedding_PD)
         own_label = label_PC
         other_label = collective.all_gather(label_PC).row_MD
-        contrast = multi_label_contrast
         if not self.is_multi_label:
             own_label = own_label.int().argmax(1)
             other_label = other_label.int().argmax(1)
-            contrast = supervised_contrast
 
         def share_of(pair_PD: Tensor, other_MD: Tensor) -> Tensor:
-            sums = contrast(
+            sums = supervised_contrast(
                 LabeledRows(pair_PD, own_label),
                 others=LabeledRows(other_MD, other_label),
                 temperature=self.config.temperature,
                 offset=gathered.offset,
             )
-            return sums.total / collective.all_sum(sums.num_terms).clamp(min=1)
+            return sums.share(collective)
 
         share = share_of(embedding_PD, gathered.row_MD)
         with torch.no_grad():

@@ -25,7 +25,6 @@ from raybio.methods.mtb_mccl.mtb.config import MtbObjectiveConfig
 from raybio.methods.mtb_mccl.mtb.multi_center import multi_center_contrast
 from raybio.methods.mtb_mccl.mtb.pair_equality import pair_equality
 from raybio.methods.mtb_mccl.pair_contrast import (
-    ContrastSum,
     PairRows,
     contrast_sum,
     matching_the_blanks,
@@ -104,7 +103,7 @@ class MatchingTheBlanks:
         settings: dict[str, Any] = {"type_filter": self.config.type_filter, "offset": offset}
         if self.config.relation_loss == "binary":
             sums = pair_equality(anchors, others=candidates, **settings)
-            share = (_share(sums.positive, collective) + _share(sums.negative, collective)) / 2
+            share = (sums.positive.share(collective) + sums.negative.share(collective)) / 2
             return share, {"positive_pairs": sums.positive.num_terms.float()}
         if self.config.relation_loss == "multi_center":
             terms = multi_center_contrast(
@@ -114,7 +113,7 @@ class MatchingTheBlanks:
                 logit_temperature=self.config.logit_temperature,
                 **settings,
             )
-            return _share(terms, collective), {"positive_anchors": terms.num_terms.float()}
+            return terms.share(collective), {"positive_anchors": terms.num_terms.float()}
         settings["temperature"] = self.config.temperature
         terms = matching_the_blanks(anchors, others=candidates, **settings)
         with torch.no_grad():
@@ -125,10 +124,10 @@ class MatchingTheBlanks:
             )
             chance = matching_the_blanks(equal, others=others, **settings)
         logged = {
-            "relation_chance": _share(chance, collective),
+            "relation_chance": chance.share(collective),
             "positive_pairs": terms.num_terms.float(),
         }
-        return _share(terms, collective), logged
+        return terms.share(collective), logged
 
     def _self_loss(
         self,
@@ -154,9 +153,4 @@ class MatchingTheBlanks:
             return is_own_BM & has_positive_B1, is_negative_BM
 
         terms = contrast_sum(pair_ND, twin_MD, relate, offset, self.config.temperature)
-        return _share(terms, collective)
-
-
-def _share(terms: ContrastSum, collective: Collective) -> Tensor:
-    """Return this worker's share of the mean over the terms of all workers."""
-    return terms.total / collective.all_sum(terms.num_terms).clamp(min=1)
+        return terms.share(collective)
