@@ -195,19 +195,14 @@ def read_models(
             # Workers may have another working directory.
             folder_by_name[name] = str(Path(local_model(name, "MODEL")).absolute())
     label_by_folder = _labels(list(folder_by_name.values()))
-    models: list[BenchmarkModel | str] = []
+    embedding_by_name: dict[str, InputEmbedder] = {}
     of_run: InputEmbedder | None = None  # comes first
-    for name in given:
-        if name in RIVALS:
-            models.append(name)
-            continue
-        folder = folder_by_name[name]
+    for name, folder in folder_by_name.items():
         if name == base and of_run is not None:
-            embedding = _before_run(folder, of_run, pooling)
+            embedding_by_name[name] = _before_run(folder, of_run, pooling)
         else:
-            embedding = _embedder(folder, pooling)
-            of_run = of_run or embedding
-        models.append(BenchmarkModel(label_by_folder[folder], embedding, embedding.digest(), out))
+            embedding_by_name[name] = _embedder(folder, pooling)
+            of_run = of_run or embedding_by_name[name]
     # The base that a run began from takes the run's pooling, where both embed inputs.
     taking = [
         folder
@@ -215,6 +210,14 @@ def read_models(
         if name != base or not isinstance(of_run, EmbeddingModel)
     ]
     refuse_ignored_pooling(taking, pooling)
+    models: list[BenchmarkModel | str] = []
+    for name in given:
+        if name in RIVALS:
+            models.append(name)
+            continue
+        embedding = embedding_by_name[name]
+        label = label_by_folder[folder_by_name[name]]
+        models.append(BenchmarkModel(label, embedding, embedding.digest(), out))
     return models
 
 

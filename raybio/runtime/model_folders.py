@@ -54,10 +54,12 @@ def refuse_ignored_pooling(folders: Collection[str], pooling: Pooling | None) ->
     """Refuse a pooling for models that all state theirs, if one of them states another.
 
     Raises:
-        ConfigError: naming the model.
+        ConfigError: naming the model, or if there is none.
     """
     if pooling is None:
         return
+    if not folders:
+        raise ConfigError(f"pooling {pooling}: there is no model that takes it; leave it out")
     for folder in folders:
         try:
             embedder_of_folder(folder)

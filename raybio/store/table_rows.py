@@ -230,10 +230,8 @@ def _read_delimited(
     lines = iter(read_lines(path, f"a table with {wanted}"))
     first = next(lines, "")
     delimiter = "\t" if suffix_of(path) == TSV else max(",;\t", key=first.count)
-    # Of the process; the default refuses fields beyond 128 KiB.
-    csv.field_size_limit(MAX_LINE_LENGTH)
     rows = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
-    try:
+    with _csv_errors(path, rows):
         names = next(rows)
         if not any(names):
             begins = "begins with an empty line" if first else "is empty"
@@ -268,13 +266,33 @@ def _read_delimited(
             if len(block.lines) == ROWS_AT_ONCE:
                 yield block
                 block = ColumnRows([[] for _ in indices], [])
+    if block.lines:
+        yield block
+
+
+def check_quotes(path: Path | str, delimiter: str) -> None:
+    """Refuse a delimited table in which a quote does not enclose a whole field.
+
+    Raises:
+        DataError: with the line.
+    """
+    rows = csv.reader(read_lines(Path(path), "a table"), delimiter=delimiter, strict=True)
+    with _csv_errors(path, rows):
+        for _ in rows:
+            pass
+
+
+@contextmanager
+def _csv_errors(path: Path | str, rows: Any) -> Iterator[None]:
+    # Of the process; the default refuses fields beyond 128 KiB.
+    csv.field_size_limit(MAX_LINE_LENGTH)
+    try:
+        yield
     except csv.Error as error:
         raise DataError(
             f"{path}, line {rows.line_num}: cannot be read as a table ({error}); want quotes only "
             "around whole fields, doubled inside them"
         ) from None
-    if block.lines:
-        yield block
 
 
 def _holds_rows(row: Sequence[str], num_columns: int) -> bool:

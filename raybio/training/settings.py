@@ -69,13 +69,17 @@ class ScheduleConfig(BaseConfig):
     @model_validator(mode="after")
     def _metrics_need_evaluations(self) -> "ScheduleConfig":
         for setting in ("early_stopping_metric", "keep_best"):
-            is_evaluated = self.evaluate_every_steps or self.evaluate_every_epochs
-            if getattr(self, setting) and not is_evaluated:
+            if getattr(self, setting) and not self.has_evaluations:
                 raise ValueError(
                     f"{setting} needs evaluations: set evaluate_every_steps above 0, or {setting} "
                     "to null"
                 )
         return self
+
+    @property
+    def has_evaluations(self) -> bool:
+        """Whether the run is evaluated while it trains."""
+        return bool(self.evaluate_every_steps or self.evaluate_every_epochs)
 
     @property
     def has_epochs(self) -> bool:

@@ -647,6 +647,8 @@ def test_a_pooling_that_no_model_takes_is_refused(given: Given, tmp_path: Path) 
     other: Literal["cls", "mean"] = "cls" if stated == "mean" else "mean"
     with pytest.raises(ConfigError, match=f"pooling {other}: .* states {stated}; leave it out"):
         read_models([str(given.texts)], tmp_path, other)
+    with pytest.raises(ConfigError, match=f"pooling {other}: there is no model that takes it"):
+        read_models(["tfidf"], tmp_path, other)
     unstated = shutil.copytree(given.texts, tmp_path / "unstated")
     (unstated / "modules.json").unlink()
     models = read_models([str(given.texts), str(unstated)], tmp_path, other)

@@ -56,7 +56,7 @@ def check(config: Config, store: ArticleStore) -> None:
 
 
 def _check_queries(config: Config, store: ArticleStore) -> None:
-    if config.schedule.evaluate_every_steps and not has_term_queries(config, store):
+    if config.schedule.has_evaluations and not has_term_queries(config, store):
         raise DataError(
             f"{store.location}: no validation article has a {config.query_field} and a term. "
             "Prepare it with a larger --validation-share, or train without evaluation "

@@ -244,9 +244,7 @@ class Config(TrainingConfig):
     @model_validator(mode="after")
     def _choosing_needs_sentences_that_do_not_train(self) -> "Config":
         wants = (
-            self.evaluation.has_choice
-            or self.schedule.best_metric
-            or self.schedule.evaluate_every_steps
+            self.evaluation.has_choice or self.schedule.best_metric or self.schedule.has_evaluations
         )
         if self.data.train_on_validation and wants:
             raise ValueError(

@@ -65,7 +65,7 @@ def check(config: Config, store: WordStore) -> None:
     if config.model != "clner":
         graph_convolution()
         _check_relations(config, store, fold)
-    if not len(fold.dev) and (config.schedule.evaluate_every_steps or config.evaluation.has_choice):
+    if not len(fold.dev) and (config.schedule.has_evaluations or config.evaluation.has_choice):
         raise ConfigError(
             f"{store.location}: of the {len(fold.train):,} training sentences of fold "
             f"{config.data.fold} none is kept for validation "
@@ -78,7 +78,7 @@ def check(config: Config, store: WordStore) -> None:
 def _check_relations(config: Config, store: WordStore, fold: FoldRows) -> None:
     """Check that some sentence of each split that is used has a relation."""
     rows_by_split = {"training": fold.train}
-    if config.schedule.evaluate_every_steps:
+    if config.schedule.has_evaluations:
         rows_by_split["validation"] = fold.dev
     for split, rows in rows_by_split.items():
         if len(rows) and not any(len(store.relations(row)[0]) for row in rows.tolist()):

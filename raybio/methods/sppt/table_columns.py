@@ -21,7 +21,7 @@ import pyarrow.csv
 from raybio.core.errors import DataError
 from raybio.store.quarantine import Quarantine
 from raybio.store.sources import GZIP_MAGIC, read_lines
-from raybio.store.table_rows import is_typed_table, read_columns
+from raybio.store.table_rows import check_quotes, is_typed_table, read_columns
 
 BLOCK_BYTES = 16 << 20
 """Bytes that are read at once; a record must fit into them."""
@@ -140,7 +140,8 @@ def read_arrow_columns(
         has_quotes: fields may stand in double quotes.
 
     Raises:
-        DataError: if the file is missing, torn, lacks a column, or has a line larger than a block.
+        DataError: if the file is missing, torn, lacks a column, or has a line larger than a block;
+            after the last block, if a quote within a field has enclosed lines.
     """
     name = Path(path).name
     first_line = 2 if names is None else 1
@@ -177,8 +178,13 @@ def read_arrow_columns(
                     for column, kind in zip(columns, kinds, strict=True)
                 ]
                 yield *strings, batch.column("line")
+        num_lines = num_read + len(skipped_lines) + first_line - 1
     except (OSError, pa.ArrowException, EOFError) as error:
         raise DataError(_explain(path, columns, delimiter, block_bytes, error)) from None
+    if has_quotes and stream.num_lines > num_lines:
+        # Some record goes on over lines. Arrow takes any quote at the start of a field for one
+        # that encloses the field, and would read the rows up to the next quote as a text.
+        check_quotes(path, delimiter)
 
 
 def _options(
@@ -241,6 +247,8 @@ def _only_text(
     for column in texts:
         text = batch.column(column).cast(pa.large_string())
         is_bad |= np.asarray(pc.match_substring_regex(text, _ESCAPES))
+    if not is_bad.any():
+        return batch
     quarantine.saw(record, int(is_bad.sum()))
     shown = pa.array([repr(_raw(value.decode())) for value in batch.column(texts[0]).to_pylist()])
     skip_rows(
@@ -262,11 +270,14 @@ class _Utf8Stream(io.RawIOBase):
 
     Attributes:
         has_escapes: whether there were such bytes so far.
+        num_lines: number of lines so far, with one that does not end.
     """
 
     def __init__(self, file: pa.NativeFile) -> None:
         super().__init__()
         self.has_escapes = False
+        self.num_lines = 0
+        self._is_within_line = False
         self._file = file
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
         self._rest = b""
@@ -286,11 +297,18 @@ class _Utf8Stream(io.RawIOBase):
             block = self._as_utf8(self._decoder.decode(raw, final=not raw))
             blocks.append(block)
             missing -= len(block)
+            self._count_lines(block)
             if not raw:
                 break
         whole = b"".join(blocks)
         self._rest = whole[size:]
         return whole[:size]
+
+    def _count_lines(self, block: bytes) -> None:
+        if block:
+            is_within_line = not block.endswith(b"\n")
+            self.num_lines += block.count(b"\n") + is_within_line - self._is_within_line
+            self._is_within_line = is_within_line
 
     def _as_utf8(self, text: str) -> bytes:
         try:

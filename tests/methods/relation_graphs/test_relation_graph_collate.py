@@ -61,7 +61,7 @@ def collate_of(
         3,
         kind=kind,
         graphs=GraphsConfig(num_negatives=4),
-        features=NodeFeatures(path, store.indptr_N1) if kind else None,
+        features=NodeFeatures(path, store.indptr_N1, "features") if kind else None,
         samples=SamplesConfig(num_samples=12, num_positives=4) if samples else None,
     )
 

@@ -45,7 +45,7 @@ def check(config: Config, store: DocumentStore) -> None:
         raise ConfigError(
             f"{store.location}: its training documents have no relation; want some to learn from"
         )
-    if config.schedule.evaluate_every_steps and not len(store.split_rows("dev")):
+    if config.schedule.has_evaluations and not len(store.split_rows("dev")):
         raise ConfigError(
             f"{store.location}: has no validation documents, which choose the number of neighbors. "
             "Prepare it with --dev or --dev-share, or train with schedule.evaluate_every_steps=0"

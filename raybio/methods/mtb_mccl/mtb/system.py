@@ -62,7 +62,7 @@ def check(config: Config, store: DocumentStore) -> None:
     if not len(plan.trained):
         raise ConfigError(f"{held_out}, and none is left to train on; want a smaller share")
     has_queries = len(split_queries(config, plan, "val").row_Q) > 0
-    if config.schedule.evaluate_every_steps and not has_queries:
+    if config.schedule.has_evaluations and not has_queries:
         raise ConfigError(
             f"{held_out}, and none of these can be retrieved: each needs a query document and a "
             "searched one. Want a larger share or a lower pairs.min_documents, or train without "

@@ -21,7 +21,7 @@ class NodeFeatures:
 
     path: Path
     indptr_N1: np.ndarray
-    recorded_name: str = ""
+    recorded_name: str
 
     def of(self, row: int, word_K: Sequence[int]) -> np.ndarray:
         """Return the features (K, F) of words of a sentence, numbered from 0."""

@@ -236,8 +236,23 @@ def fold_table(
         )
     table = markdown_table(["", "folds", *MEASURES.values()], rows)
     remarks = [f"{remark}." for remark in unfinished_remarks(unfinished)]
+    remarks += _missing_remarks(scores)
     below = [*_below(fold_differences(scores), num_seeds), *reached_rows(scores), *remarks]
     return "\n\n".join([table, LEGEND, *below])
+
+
+def _missing_remarks(scores: Mapping[str, Mapping[int, Scores]]) -> list[str]:
+    """Return which means are missing since folds lack the score, such as that of graphs."""
+    remarks = []
+    for model, by_fold in scores.items():
+        for name, title in MEASURES.items():
+            missing = [str(fold) for fold, own in by_fold.items() if name not in own]
+            if missing and len(missing) < len(by_fold):
+                folds = f"fold{'s' * (len(missing) > 1)} {', '.join(missing)}"
+                remarks.append(
+                    f"{model}: no mean of {title}, which {folds} of the store cannot have."
+                )
+    return remarks
 
 
 def _below(differences: Sequence[FoldDifference], num_seeds: int) -> list[str]:

@@ -179,16 +179,20 @@ def _with_dev(rows: list[Example], share: float) -> list[Example]:
 def _without_frequent(candidates: list[list[int]], share: float) -> tuple[list[list[int]], int]:
     """Return the contents with at most the wanted number of rows, and that number.
 
-    If no content has so few rows, all are returned.
+    Several frequent contents are left out only if the others hold that share of all rows: a table
+    in which most contents repeat would be divided by the few that do not.
 
     Args:
         candidates: the rows of each content.
         share: wanted fraction of the rows that are returned.
     """
+    num_contents = len(candidates)
+    num_enough = share * sum(map(len, candidates))
     while True:
         num_wanted = max(1, round(share * sum(map(len, candidates))))
         small = [same for same in candidates if len(same) <= num_wanted]
-        if not small or len(small) == len(candidates):
+        is_enough = len(small) == num_contents - 1 or sum(map(len, small)) >= num_enough
+        if not small or len(small) == len(candidates) or not is_enough:
             return candidates, num_wanted
         candidates = small
 

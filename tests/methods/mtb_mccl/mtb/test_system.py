@@ -158,14 +158,22 @@ def test_half_a_pair_is_refused() -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001])
-def test_evaluations_without_a_held_out_pair_are_refused(share, tiny_documents) -> None:
-    settings = {"pairs.held_out_share": share, "schedule.evaluate_every_steps": 2}
+@pytest.mark.parametrize(
+    "every",
+    [
+        {"schedule.evaluate_every_steps": 2},
+        {"schedule.evaluate_every_steps": 0, "schedule.evaluate_every_epochs": 1},
+    ],
+)
+def test_evaluations_without_a_held_out_pair_are_refused(share, every, tiny_documents) -> None:
+    settings = {"pairs.held_out_share": share, **every}
     with pytest.raises(
         ConfigError,
         match=r"0 are held out \(pairs.held_out_share=.*schedule.evaluate_every_steps=0",
     ):
         check(tiny_config("mtb_pretrain", **settings), tiny_documents)
-    check(tiny_config("mtb_pretrain", **{"pairs.held_out_share": share}), tiny_documents)
+    never = {"pairs.held_out_share": share, "schedule.evaluate_every_steps": 0}
+    check(tiny_config("mtb_pretrain", **never), tiny_documents)
     check(tiny_config("mtb_pretrain", **settings | {"pairs.held_out_share": 0.4}), tiny_documents)
 
 

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from raybio.methods.relation_graphs.evaluation.fold_report import (
+    MEASURES,
     PUBLISHED,
     RIVALS,
     fold_differences,
@@ -72,6 +73,17 @@ def test_a_score_that_a_fold_does_not_define_is_undefined() -> None:
     assert (
         fold_table(scores).splitlines()[2].startswith("| untuned | 2 | 60.00 ± 14.14 | undefined |")
     )
+
+
+def test_a_score_that_a_fold_lacks_has_no_mean_and_the_fold_is_named() -> None:
+    own = {fold: scores | {"graph_accuracy": 0.9} for fold, scores in FOUR["clgs"].items()}
+    del own[3]["graph_accuracy"]
+    text = fold_table({"cldr": FOUR["cldr"], "clgs": own})
+    remark = (
+        f"clgs: no mean of {MEASURES['graph_accuracy']}, which fold 3 of the store cannot have."
+    )
+    assert remark in text.splitlines()
+    assert text.count("no mean of") == 1
 
 
 def test_rows_of_unfinished_trainings_have_a_dagger_and_the_reason() -> None:

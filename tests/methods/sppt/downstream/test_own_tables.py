@@ -153,6 +153,25 @@ def test_drawn_splits_have_their_shares_though_the_wild_type_has_many_rows(
 
 
 @pytest.mark.parametrize(
+    ("num_frequent", "num_copies", "num_others", "least"),
+    [(9, 100, 30, 30), (8, 5, 2, 5), (1, 600, 4, 1)],
+)
+def test_drawn_splits_are_no_handful_of_rows_where_most_contents_repeat(
+    tmp_path: Path, num_frequent: int, num_copies: int, num_others: int, least: int
+) -> None:
+    contents = [f"text {number}" for number in range(num_frequent)] * num_copies
+    contents += [f"single {number}" for number in range(num_others)]
+    rows = [f"{content},{number % 7}" for number, content in enumerate(contents)]
+    path = tmp_path / "table.csv"
+    path.write_text("\n".join(["text,label", *rows]))
+    store = prepared("text_regression", path, tmp_path / "store")
+    sizes = [len(store.split_rows(split)) for split in ("train", "dev", "test")]
+    assert sum(sizes) == len(contents)
+    assert max(sizes) == sizes[0]
+    assert least <= sizes[1] + sizes[2]
+
+
+@pytest.mark.parametrize(
     ("num_frequent", "num_copies"), [(1, 20), (1, 60), (1, 250), (1, 800), (5, 500)]
 )
 def test_dev_drawn_from_training_has_many_contents_though_some_have_many_rows(

@@ -326,7 +326,8 @@ class _AllRows:
         if self._skipped.taxids:
             is_skipped_D = find_ids(distinct, self._skipped.ids) >= 0
             taxids = [taxid_of(key) for key in distinct.to_pylist()]
-            is_skipped_D |= [taxid in self._skipped.taxids for taxid in taxids]
+            # A block may be empty, and an empty list would be an array of floats.
+            is_skipped_D |= np.array([taxid in self._skipped.taxids for taxid in taxids], bool)
             row_D[is_skipped_D & (row_D == UNKNOWN)] = EXCLUDED
         row_E: np.ndarray = row_D[np.asarray(encoded.indices)]
         return row_E

@@ -106,6 +106,21 @@ def test_files_in_any_order_and_blocks_of_any_size_give_the_same_links(tmp_path,
             assert example.line > lines.index(" ".join(reversed_link(lines[example.line - 1]))) + 1
 
 
+def test_a_block_without_a_good_line_is_read_where_species_are_left_out(tmp_path):
+    good = ["A\tB", "B\tC", "A\tC"] * 10
+    path = tmp_path / "e.tsv"
+    path.write_text("\n".join(["protein_a\tprotein_b", *good, *["A\tB\tC"] * 40]) + "\n")
+    keys = pa.array(["A", "B", "C"], pa.large_string())
+    skipped = SkippedProteins(pa.array(["D"], pa.string()), ("9606",))
+    rows = rows_by_id(keys, np.zeros(3, np.int64), ["562"], ("562",), skipped)
+    quarantine = Quarantine(max_bad_share=1)
+    blocks = list(
+        read_links(read_layout(path), rows, np.zeros(3, np.int64), quarantine, block_bytes=64)
+    )
+    assert sum(len(block.u_E) for block in blocks) == len(good)
+    assert quarantine.count_by_reason == {"line with too many or too few columns": 40}
+
+
 def reversed_link(line):
     a, b, score = line.split()
     return b, a, score

@@ -170,6 +170,33 @@ def test_fields_in_quotes_may_have_line_breaks_in_any_block(tmp_path, delimiter)
         assert read(block_bytes) == expected
 
 
+@pytest.mark.parametrize("block_bytes", [64, 200, 1 << 20])
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_a_quote_that_begins_a_text_of_a_csv_does_not_swallow_the_rows_below_it(
+    tmp_path, block_bytes, end
+):
+    rows = ["P1,x,MKV", 'P2,"5 prime,MKV', "P3,x,MKV", "P4,x,MKV", 'P9,"y",MKV', "P10,x,MKV"]
+    path = tmp_path / "t.csv"
+
+    def read(rows):
+        path.write_text("\n".join(["id,title,sequence", *rows]) + end)
+        blocks = read_table(
+            path,
+            "a table",
+            lambda names: ["id", "sequence"],
+            (pa.string(), pa.large_binary()),
+            "protein",
+            Quarantine(max_bad_share=1),
+            block_bytes,
+        )
+        return [key for block in blocks for key in block[0].to_pylist()]
+
+    with pytest.raises(DataError, match="want quotes only around whole fields, doubled inside"):
+        read(rows)
+    rows[1] = 'P2,"""5 prime""",MKV'
+    assert read(rows) == ["P1", "P2", "P3", "P4", "P9", "P10"]
+
+
 def test_a_line_that_is_no_text_and_has_another_number_of_columns_is_one_bad_line(tmp_path):
     lines = [b"a\t1\tACD", b"\xff\xfe", "b\u00e9\t1\tACD".encode(), b"c\xff\t1\tACD"]
     lines += [b"d\t1\tA\xffC", b"e\t1\tACD"]
