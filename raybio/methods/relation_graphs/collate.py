@@ -94,26 +94,32 @@ class RelationGraphCollate:
         return arrays | self._tag_arrays(rows, own_W, place_W, key)
 
     def _graph_arrays(self, rows: list[int], pointers: np.ndarray, keys: list[int]) -> Arrays:
-        word = list[int]()
+        number_of_node = list[int]()
+        position = list[int]()
         size = [0]
         anchor = list[int]()
         sentence_of_anchor = list[int]()
-        feature = list[np.ndarray]()
-        edges = [np.zeros((0, 2), int)]
+        edge = list[tuple[int, int]]()
         for number, (row, key) in enumerate(zip(rows, keys, strict=True) if self.kind else ()):
             for graphs in self._anchors(row, key):
                 for graph in graphs:
-                    edges.append(np.array(graph.edges, dtype=int).reshape(-1, 2) + len(word))
-                    feature.append(self._features(row, graph.words))
-                    word += [pointers[number] + 1 + position for position in graph.words]
+                    first = len(position)
+                    edge += [(first + head, first + tail) for head, tail in graph.edges]
+                    position += graph.words
+                    number_of_node += [number] * len(graph.words)
                     size.append(len(graph.words))
                     anchor.append(len(sentence_of_anchor))
                 sentence_of_anchor.append(number)
-        edge_E2 = np.concatenate(edges)
-        width = self.features.width if self.features else 0
+        edge_E2 = np.array(edge, dtype=np.int64).reshape(-1, 2)
+        number_N = np.array(number_of_node, dtype=np.int64)
+        position_N = np.array(position, dtype=np.int64)
+        feature_NF = np.zeros((0, 0), np.float32)
+        if self.features is not None:
+            row_N = np.array(rows, dtype=np.int64)[number_N]
+            feature_NF = self.features.of(row_N, position_N)
         return {
-            "feature_NF": np.concatenate([np.zeros((0, width), np.float32), *feature]),
-            "word_N": np.array(word, dtype=np.int64),
+            "feature_NF": feature_NF,
+            "word_N": pointers[number_N] + 1 + position_N,
             "node_indptr_G1": np.cumsum(size, dtype=np.int64),
             "head_E": np.concatenate([edge_E2[:, 0], edge_E2[:, 1]]),
             "tail_E": np.concatenate([edge_E2[:, 1], edge_E2[:, 0]]),
@@ -129,10 +135,6 @@ class RelationGraphCollate:
             return list(pair_graphs(sentence, self.graphs, rng))
         whole = whole_graphs(sentence, self.graphs.num_negatives, rng)
         return [whole] if whole else []
-
-    def _features(self, row: int, words: list[int]) -> np.ndarray:
-        assert self.features is not None
-        return self.features.of(row, words)
 
     def _tag_arrays(
         self, row_B: np.ndarray, own_W: np.ndarray, place_W: np.ndarray, key: int

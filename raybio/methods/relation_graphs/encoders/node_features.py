@@ -1,6 +1,5 @@
 """Fixed features of graph nodes: the words of a store as an untrained encoder embeds them."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -23,15 +22,9 @@ class NodeFeatures:
     indptr_N1: np.ndarray
     recorded_name: str
 
-    def of(self, row: int, word_K: Sequence[int]) -> np.ndarray:
-        """Return the features (K, F) of words of a sentence, numbered from 0."""
-        index_K = self.indptr_N1[row] + np.asarray(word_K, dtype=np.int64)
-        return np.asarray(_mapped(self.path)[index_K])
-
-    @property
-    def width(self) -> int:
-        """F."""
-        return int(_mapped(self.path).shape[1])
+    def of(self, row_K: np.ndarray, word_K: np.ndarray) -> np.ndarray:
+        """Return the features (K, F) of words, each numbered from 0 in its sentence."""
+        return np.asarray(_mapped(self.path)[self.indptr_N1[row_K] + word_K])
 
 
 @lru_cache(maxsize=2)
