@@ -364,8 +364,8 @@ def test_a_member_of_a_population_begins_with_its_donors_weights_also_after_a_ki
     assert [step for step, _ in heard] == [4, 6]
 
     # By now the donor may be at the end, and its newest checkpoint leaves nothing to train.
-    heir = Trial({RATE: 2e-3}, branch="0a1b2c", donor=name)
-    reports = read_reports(train_trial(spec_until(4), heir).metrics)
+    successor = Trial({RATE: 2e-3}, branch="0a1b2c", donor=name)
+    reports = read_reports(train_trial(spec_until(4), successor).metrics)
     assert [each["step"] for each in reports if each.get("exploited_from") == name][-1] == 2
     assert [each["step"] for each in reports if "exploited_from" not in each][0] == 3
 
