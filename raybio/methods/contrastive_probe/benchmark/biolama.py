@@ -39,11 +39,20 @@ def read_benchmark(
     Raises:
         DataError: for files that are missing or of another layout; for a hard set of BioLAMA.
     """
+    check_subset(folder, subset)
     if not is_biolama(folder):
         return read_medlama(folder, subset, prompts)
-    if subset == "hard":
-        raise DataError(f"{folder}: is BioLAMA, which has no hard set. Choose the full one.")
     return read_biolama(folder, prompts)
+
+
+def check_subset(folder: str | Path, subset: Subset) -> None:
+    """Check that a benchmark may have a set of queries.
+
+    Raises:
+        DataError: for a hard set of BioLAMA.
+    """
+    if subset == "hard" and is_biolama(folder):
+        raise DataError(f"{folder}: is BioLAMA, which has no hard set. Choose the full one.")
 
 
 def is_biolama(folder: str | Path) -> bool:

@@ -4,6 +4,8 @@ import pytest
 
 from raybio.core.errors import DataError
 from raybio.methods.contrastive_probe.benchmark.biolama import read_benchmark, read_biolama
+from raybio.methods.contrastive_probe.config import ProbeConfig
+from raybio.methods.contrastive_probe.run_probe import write_probe_report
 
 ASPIRIN = {
     "uuid": "D1-P1",
@@ -74,6 +76,8 @@ def test_another_layout_than_biolamas_is_refused(tmp_path):
         read_biolama(folder / "prompts")
     with pytest.raises(DataError, match="has no hard set"):
         read_benchmark(folder, "hard")
+    with pytest.raises(DataError, match="has no hard set"):
+        write_probe_report([], [folder], tmp_path, ProbeConfig(), subsets=("full", "hard"))
     (folder / "prompts" / "manual.jsonl").unlink()
     with pytest.raises(
         DataError, match=r"manual\.jsonl: cannot be read .*want a file of BioLAMA's"
