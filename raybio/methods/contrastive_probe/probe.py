@@ -173,7 +173,7 @@ def evaluate_agreement(
         embed: the encoder.
         benchmark: queries in the first wording.
         reworded: the same queries in the second wording.
-        config: settings of the predictions, but for their candidates.
+        config: settings of the predictions; their candidates are ignored.
         name_tokens: maximum tokens of a name.
         query_tokens: maximum tokens of a query.
     """

@@ -209,5 +209,6 @@ def _paired(group: Group, stage: Stage, split: str, measure: str) -> PairedDiffe
         return None
     score = mean(run.scores[split][measure]["value"] for run in group.runs)
     difference = score - _mean_score(group, stage, split, measure)
-    sides = [over_shared_draws(side, group.draws) for side in (trained, untrained)]
-    return untrained_difference(*sides, measure, difference)
+    trained = over_shared_draws(trained, group.draws)
+    untrained = over_shared_draws(untrained, group.draws)
+    return untrained_difference(trained, untrained, measure, difference)

@@ -99,7 +99,7 @@ def read_biolama(folder: str | Path, prompts: Prompts = "human") -> ProbeBenchma
 
 
 def _without_case(queries: Sequence[ProbeQuery]) -> list[ProbeQuery]:
-    """Return the queries with all names as answers that equal one of them but for case."""
+    """Return the queries; names that differ from an answer in case only are answers, too."""
     names_by_folded: dict[str, set[str]] = {}
     for query in queries:
         for name in (query.head, *query.answers):
