@@ -23,6 +23,9 @@ def task_seed(seed: int, task: str) -> int:
 Limits = tuple[float, float]
 """The lowest and the highest possible score."""
 
+_ROUNDING = 1e-12
+"""A difference that rounding leaves between equal scores."""
+
 _NO_LIMITS = (-math.inf, math.inf)
 
 
@@ -45,7 +48,8 @@ def difference_test(
 
     Its interval is a bootstrap over units, which both scores share, and p that of a paired
     permutation test. Where both could achieve different amounts, as with F1, each unit's
-    contribution is linearized (the delta method). The interval is cut where no difference of two
+    contribution is linearized (the delta method). Where the units are a sample, their difference is
+    moved to that of the scores, with interval and p. The interval is cut where no difference of two
     scores within the limits lies.
     """
     if first.unit_ids != second.unit_ids or not (_is_finite(first) and _is_finite(second)):
@@ -59,6 +63,10 @@ def difference_test(
         first_U = linear_share(first_U, whole_U)
         second_U = linear_share(second_U, second.denominator_U)
         whole_U = np.ones(len(first_U))
+    shift = first.score - second.score - float((first_U - second_U).sum() / whole_U.sum())
+    # Units that do not differ would say for certain what they say nothing of.
+    if abs(shift) > _ROUNDING and np.ptp(first_U - second_U) > 0:
+        first_U = first_U + shift * whole_U
     p = paired_test(first_U, second_U, whole_U, np.random.default_rng(seed)).p
     of_units = ratio_interval(first_U - second_U, whole_U, np.random.default_rng(seed))
     span = limits[1] - limits[0]

@@ -225,8 +225,8 @@ class BenchmarkTask(BaseConfig, ABC):
     def limits(self) -> tuple[float, float]:
         """The lowest and the highest possible score: intervals are cut there.
 
-        Means and ratios over units stay within by themselves. Linearized scores, and those of a
-        sample of units, may not.
+        Bootstraps of means and ratios over units stay within by themselves. Linearized scores,
+        those of a sample of units, and intervals over seeds may not.
         """
         return (-math.inf, math.inf)
 

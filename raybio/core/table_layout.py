@@ -62,10 +62,12 @@ class TableLayout:
     def chosen_on_scored(self, metric: str) -> str | None:
         """Return a remark if a choice by a logged metric is one by units that the table scores.
 
-        That is so for the table's own measures where no test split is kept apart. None otherwise.
+        That is so for the table's own measures, or a part of them (``val/acc_at_10/may_treat``),
+        where no test split is kept apart. None otherwise.
         """
-        name = metric.rpartition("/")[2]
-        if "test" in self.splits or not name.endswith(tuple(self.measures)):
+        measures = tuple(self.measures)
+        is_scored = any(part.endswith(measures) for part in metric.split("/")[1:])
+        if "test" in self.splits or not is_scored:
             return None
         return (
             f"chosen by {metric}, on units that the final table scores: its scores are optimistic"

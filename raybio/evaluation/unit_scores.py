@@ -7,7 +7,7 @@ all units is the run's score, whether that is micro, macro or over groups.
 import math
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,52 @@ def same_units(unit_scores: Sequence[UnitScores]) -> bool:
     return all(np.array_equal(scores.unit_U, first_U) for scores in unit_scores)
 
 
+def independent_draws(draw_R: Sequence[Hashable]) -> list[list[int]]:
+    """Return the indices of the runs of each independent draw.
+
+    A sentence set moves all runs on it: of runs on several sets, the sets are the draws. Of runs on
+    one set, or each on its own, every run is a draw.
+
+    Args:
+        draw_R: what each run shares with others, such as its sentence set.
+    """
+    numbers_by_draw: dict[Hashable, list[int]] = {}
+    for number, draw in enumerate(draw_R):
+        numbers_by_draw.setdefault(draw, []).append(number)
+    if len(numbers_by_draw) == 1:
+        return [[number] for number in range(len(draw_R))]
+    return list(numbers_by_draw.values())
+
+
+def over_shared_draws(
+    unit_scores: Sequence[UnitScores], draw_R: Sequence[Hashable]
+) -> list[UnitScores]:
+    """Return scores of each independent draw: the mean of its runs, on the same units.
+
+    The mean over the draws is that over the runs: where draws have unequal numbers of runs, their
+    deviations from it are weighted by these numbers (the delta method).
+
+    Args:
+        unit_scores: of each run.
+        draw_R: as of ``independent_draws``.
+    """
+    draws = independent_draws(draw_R)
+    if len(draws) == len(unit_scores):
+        return list(unit_scores)
+    mean_runs = len(unit_scores) / len(draws)
+    value_by_measure_S: list[dict[str, np.ndarray]] = [{} for _ in draws]
+    for measure in unit_scores[0].value_by_measure:
+        if not all(measure in scores.value_by_measure for scores in unit_scores):
+            continue
+        value_RU = np.stack([scores.value_by_measure[measure] for scores in unit_scores])
+        mean_U = value_RU.mean(axis=0, dtype=np.float64)
+        for numbers, value_by_measure in zip(draws, value_by_measure_S, strict=True):
+            own_U = value_RU[numbers].mean(axis=0, dtype=np.float64)
+            value_by_measure[measure] = mean_U + len(numbers) / mean_runs * (own_U - mean_U)
+    unit_U = unit_scores[0].unit_U
+    return [UnitScores(unit_U, value_by_measure) for value_by_measure in value_by_measure_S]
+
+
 def paired_difference(
     first: Sequence[UnitScores],
     second: Sequence[UnitScores],
@@ -88,7 +134,7 @@ def paired_difference(
     fewer, the interval is over units only, of means over the runs, and there is no p-value.
 
     Args:
-        first: one run, or repetitions of one.
+        first: one run, or repetitions of one, of independent draws (``over_shared_draws``).
         second: likewise.
         measure: the measure.
         shown: the difference in tables, of all units. Where a sample of the units is kept, the
@@ -127,7 +173,7 @@ def untrained_difference(
     over units only, and there is no p-value.
 
     Args:
-        trained: scores of each run.
+        trained: scores of each run, of independent draws (``over_shared_draws``).
         untrained: scores of the untrained model in the same runs.
         measure: the measure.
         shown: as of ``paired_difference``.
@@ -180,7 +226,8 @@ def interval_over_runs(
 
     Args:
         score_S: score of each run.
-        unit_scores: scores of the same units in each run.
+        unit_scores: scores of the same units in each run, or of each independent draw
+            (``over_shared_draws``).
         measure: the measure.
     """
     value_SU = np.stack([scores.value_by_measure[measure] for scores in unit_scores])

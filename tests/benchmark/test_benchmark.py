@@ -936,6 +936,15 @@ def test_the_interval_of_a_difference_is_over_units_that_both_have() -> None:
     assert whole is not None
     assert whole.difference.value == pytest.approx(0.4)
     assert whole.difference.low - 0.4 == pytest.approx(test.difference.low - test.difference.value)
+    # p is that of the difference of all, too.
+    equal = replace(first, numerator_U=second.numerator_U + 0.01 * np.tile([1, -1], 100))
+    assert difference_test(equal, second, 3).p > 0.9
+    moved = difference_test(replace(equal, value=0.512), replace(second, value=0.5), 3)
+    assert moved.difference.low > 0 and moved.p < 0.001
+    same = difference_test(replace(second, value=0.512), replace(second, value=0.5), 3)
+    assert same.p == 1  # units that do not differ say nothing of the others
+    given = [replace(scores, value=scores.score) for scores in (first, second)]
+    assert difference_test(*given, 3) == test
     # Where units can achieve different amounts, the ratio of sums counts.
     other = replace(second, denominator_U=np.linspace(1, 2, 200))
     unequal = difference_test(first, other, 3)

@@ -107,7 +107,9 @@ def test_scores_are_those_of_mteb_on_sentence_transformers(
         )  # mteb rounds
 
 
-def test_queries_and_rows_are_units_and_a_correlation_has_none(report: BenchmarkReport) -> None:
+def test_queries_and_rows_are_units_and_a_correlation_has_none(
+    report: BenchmarkReport, data: Path
+) -> None:
     assert [task.skipped for task in report.tasks] == [{}, {}, {}]
     retrieval, classes, pairs = report.tasks
     assert [task.num_units for task in report.tasks] == [18, 30, 0]
@@ -121,6 +123,8 @@ def test_queries_and_rows_are_units_and_a_correlation_has_none(report: Benchmark
         for row in task.rows:
             assert row.low is not None and row.high is not None and row.value is not None
             assert row.low <= row.value <= row.high
+    limits = [task.limits for task in tasks(data)]
+    assert limits == [(0, 1), (0, 1), (-np.inf, np.inf)]
     assert not pairs.tests
     for row in pairs.rows:
         assert row.low is row.high is None

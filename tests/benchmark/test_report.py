@@ -312,7 +312,7 @@ def test_intervals_of_linearized_scores_end_at_the_limits_of_the_measure() -> No
     numbers = LabelsTask(name="own", labels="text_regression", data=Path("d"))
     assert numbers.limits == (-1, 1)
     # Of a measure without known limits, nothing is cut.
-    assert retrieval("own").limits == (-np.inf, np.inf)
+    assert BenchmarkTask.limits.fget(numbers) == (-np.inf, np.inf)
 
 
 def test_runs_that_differ_in_their_seed_have_a_row_with_an_interval_over_seeds() -> None:
@@ -328,7 +328,8 @@ def test_runs_that_differ_in_their_seed_have_a_row_with_an_interval_over_seeds()
     row = row_by_name["3 seeds of a"]
     value_SU = np.stack([models[name].numerator_U for name in levels])
     expected = hierarchical_mean(value_SU, np.random.default_rng(0)).difference
-    assert (row.value, row.low, row.high) == pytest.approx(tuple(expected))
+    assert expected.high > 1  # Student's t passes the limits of the measure
+    assert (row.value, row.low, row.high) == pytest.approx((expected.value, expected.low, 1))
     assert row.low is not None and row.high is not None
     # Runs differ far more than units of one run.
     own = row_by_name["b"]
@@ -343,6 +344,26 @@ def test_runs_that_differ_in_their_seed_have_a_row_with_an_interval_over_seeds()
     assert (group.name, group.seeds, group.num_tasks) == ("3 seeds of a", ["a", "b", "c"], 1)
     assert (group.mean, group.low, group.high) == (row.value, row.low, row.high)
     assert (without.name, without.mean, without.num_tasks) == ("3 seeds of d", None, 0)
+
+
+@pytest.mark.parametrize(
+    "task", [FactProbeTask(name="own", data=Path("medlama")), retrieval("own")]
+)
+def test_intervals_over_seeds_end_at_the_limits_of_shares(task: BenchmarkTask) -> None:
+    hits_U = np.arange(240) % 5 == 0
+    for of_runs in ((0.025, 0.196, 0.042), (0.988, 0.775, 0.963)):
+        models = {
+            name: TaskScores.of_means(range(240), level + 0.02 * (hits_U - 0.2))
+            for name, level in zip("abc", of_runs, strict=True)
+        }
+        groups = {"3 seeds of a": ["a", "b", "c"]}
+        found = [results(task, models, {})]
+        report = benchmark_report("suite", "Suite", found, list(models), 0, seed_groups=groups)
+        (row,) = [row for row in report.tasks[0].rows if row.name == "3 seeds of a"]
+        assert row.low is not None and row.value is not None and row.high is not None
+        assert 0 <= row.low < row.value < row.high <= 1
+        assert {row.low, row.high} & {0, 1}
+        assert (report.models[-1].low, report.models[-1].high) == (row.low, row.high)
 
 
 def test_an_interval_over_seeds_is_of_ratios_and_samples_too() -> None:

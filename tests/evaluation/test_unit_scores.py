@@ -10,7 +10,9 @@ from raybio.core.final_report import UnitScores
 from raybio.core.table_layout import TableLayout
 from raybio.evaluation import unit_scores
 from raybio.evaluation.unit_scores import (
+    independent_draws,
     interval_over_runs,
+    over_shared_draws,
     paired_difference,
     read_unit_scores,
     sample_units,
@@ -219,3 +221,55 @@ def test_the_interval_of_runs_lies_around_their_score_and_is_over_seeds_from_thr
     assert three.high - three.low == pytest.approx(np.hypot(over_seeds, over_units), rel=0.15)
     undefined = interval_over_runs([0.5, np.nan], [runs[0], scores(value_U * np.nan)], "hit")
     assert np.isnan(undefined.value) and np.isnan(undefined.low)
+
+
+SETS = [0, 0, 0, 1, 1, 1, 2, 2, 2]
+"""Sentence sets of nine runs: three seeds on each."""
+
+
+def test_runs_on_several_sets_are_draws_of_sets_and_runs_on_one_set_are_draws_of_seeds() -> None:
+    runs = [scores(np.array([number, 2.0 * number])) for number in range(9)]
+    assert independent_draws(SETS) == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    assert independent_draws([4, 4, 4]) == independent_draws([0, 1, 2]) == [[0], [1], [2]]
+    for each_alone in ([4] * 9, range(9)):
+        assert over_shared_draws(runs, each_alone) == runs
+    drawn = over_shared_draws(runs, SETS)
+    assert [one.value_by_measure["hit"].tolist() for one in drawn] == [[1, 2], [4, 8], [7, 14]]
+    # A set with one run weighs less; the mean stays that of the runs.
+    unequal = over_shared_draws(runs[:4], SETS[:4])
+    values = [one.value_by_measure["hit"] for one in unequal]
+    assert np.mean(values, axis=0) == pytest.approx([1.5, 3.0])
+    assert values[1][0] == pytest.approx(1.5 + 1 / 2 * (3 - 1.5))
+
+
+def test_equal_seeds_on_each_set_say_no_more_than_one_seed_on_each() -> None:
+    rng = np.random.default_rng(0)
+    of_sets = [scores(rng.random(60) + by) for by in (-0.1, 0.0, 0.2)]
+    nine = over_shared_draws([of_sets[number] for number in SETS], SETS)
+    zero = [scores(np.zeros(60))] * 3
+    for measured in (paired_difference, untrained_difference):
+        one_each = measured(of_sets, zero, "hit")
+        found = measured(nine, zero, "hit")
+        assert found.difference == pytest.approx(one_each.difference)
+        assert found.p == pytest.approx(one_each.p)
+    # Two sets say nothing of a third, however many seeds they have.
+    assert (
+        paired_difference(over_shared_draws([*of_sets[:2]] * 3, [0, 1] * 3), zero, "hit").p is None
+    )
+
+
+def test_intervals_of_runs_on_several_sets_cover_the_mean_of_all_sets() -> None:
+    rng = np.random.default_rng(3)
+    num_tests = 300
+    num_covering = 0
+    num_rejected = 0
+    for _ in range(num_tests):
+        level_R = rng.normal(0, 1, 3)[SETS] + rng.normal(0, 0.3, 9)
+        runs = [scores(level + rng.normal(0, 1, 40)) for level in level_R]
+        found = untrained_difference(
+            over_shared_draws(runs, SETS), [scores(np.zeros(40))] * 3, "hit"
+        )
+        num_covering += found.difference.low <= 0 <= found.difference.high
+        num_rejected += found.p is not None and found.p < 0.05
+    assert num_covering >= 0.9 * num_tests
+    assert num_rejected <= 0.08 * num_tests

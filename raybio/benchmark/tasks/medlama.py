@@ -69,6 +69,11 @@ class FactProbeTask(BenchmarkTask):
         return f"acc@{_CUTOFF}"
 
     @property
+    def limits(self) -> tuple[float, float]:
+        """The lowest and the highest possible score."""
+        return (0.0, 1.0)
+
+    @property
     def group(self) -> str:
         """Both sets have the same names."""
         return f"facts of {self.data}"

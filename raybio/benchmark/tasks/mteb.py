@@ -75,6 +75,13 @@ class MtebTask(BenchmarkTask):
         """Name of the score in mteb."""
         return _task(self).metadata.main_score
 
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The lowest and the highest possible score of measures that have units."""
+        if _is_retrieval(_task(self)) or self.measure == "accuracy":
+            return (0.0, 1.0)
+        return super().limits
+
     def check(self) -> str:
         """Return why the task cannot run.
 

@@ -15,6 +15,11 @@ from raybio.ops.retrieval import Scores, cosine_scores
 class RankedDocumentsTask(BenchmarkTask):
     """All documents ranked for each query, by the cosine of their embeddings."""
 
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The lowest and the highest possible score."""
+        return (0.0, 1.0)
+
     def score(self, model: BenchmarkEncoder) -> TaskScores:
         """Rank by cosines; measure the quality of the embeddings."""
         queries, documents = self._texts()

@@ -48,8 +48,8 @@ def curves(
     written = write_curves(folder, names_by_label, metric, out, method)
     if method is METHOD and out / "choice.md" not in written:
         print(
-            "no label-free step selection: want runs that log "
-            f"{metric} by relation, and {HELD_OUT} or {AGREEMENT}"
+            f"no label-free step selection by {metric}: want val/acc_at_K or val/hard_acc_at_K, "
+            f"and runs that log it by relation, and {HELD_OUT} or {AGREEMENT}"
         )
     for name in all_names:
         status = unfinished_status(RunFolder(folder, name))

@@ -22,7 +22,7 @@ from raybio.methods.contrastive_probe.accuracy import (
 )
 from raybio.methods.contrastive_probe.benchmark.probe_benchmark import ProbeBenchmark
 from raybio.methods.contrastive_probe.cloze import ClozeCollate
-from raybio.methods.contrastive_probe.config import Config, ProbeConfig
+from raybio.methods.contrastive_probe.config import Config
 from raybio.methods.contrastive_probe.probe import evaluate_agreement, probe_encoder
 from raybio.methods.contrastive_probe.rivals import predict_by_rivals
 from raybio.methods.contrastive_probe.store import ClozeStore
@@ -135,14 +135,11 @@ class ProbeEvaluator(Evaluator):
         if queries_per_relation == 0:
             return {}
         benchmark = self._sampled_benchmarks[0].sample(queries_per_relation, seed=0)
-        # All names are candidates: the names that answer a relation's queries are gold.
-        config = self.config.evaluation.model_copy(update={"candidates": "all"})
         agreement_R = evaluate_agreement(
             embed,
             benchmark,
             benchmark.with_default_prompts,
-            config,
-            self._predict(benchmark, embed, config),
+            self.config.evaluation,
             **self._max_tokens,
         )
         pairs = zip(benchmark.relations, agreement_R.tolist(), strict=True)
@@ -182,13 +179,8 @@ class ProbeEvaluator(Evaluator):
 
     def _probe(self, benchmark: ProbeBenchmark, embed: TextEmbedder) -> ProbeOutcome:
         config = self.config.evaluation
-        predicted_QK = self._predict(benchmark, embed, config)
+        predicted_QK = probe_encoder(embed, benchmark, config, **self._max_tokens)
         return evaluate_predictions(benchmark, predicted_QK, config.match)
-
-    def _predict(
-        self, benchmark: ProbeBenchmark, embed: TextEmbedder, config: ProbeConfig
-    ) -> np.ndarray:
-        return probe_encoder(embed, benchmark, config, **self._max_tokens)
 
     @property
     def _max_tokens(self) -> dict[str, int]:

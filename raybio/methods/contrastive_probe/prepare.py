@@ -19,7 +19,7 @@ from raybio.store.preparation import preparing
 from raybio.store.sources import check_readable_files
 from raybio.store.word_counts import count_words
 
-VERSION = 2
+VERSION = 3
 """Increased whenever the same files give other sentences or another store."""
 
 

@@ -112,9 +112,7 @@ def probe_models(
                 predicted_QK = probe_encoder(embed, benchmark, config)
                 agreement_R = None
                 if reworded is not None:
-                    agreement_R = evaluate_agreement(
-                        embed, benchmark, reworded[title], config, predicted_QK
-                    )
+                    agreement_R = evaluate_agreement(embed, benchmark, reworded[title], config)
                 hits = evaluate_predictions(benchmark, predicted_QK, config.match)
                 result = ProbeResult(shown_name, depth, hits, predicted_QK, agreement_R)
                 results[title].append(result)
@@ -160,7 +158,6 @@ def evaluate_agreement(
     benchmark: ProbeBenchmark,
     reworded: ProbeBenchmark,
     config: ProbeConfig,
-    predicted_QK: np.ndarray,
     *,
     name_tokens: int = NAME_TOKENS,
     query_tokens: int = QUERY_TOKENS,
@@ -168,20 +165,22 @@ def evaluate_agreement(
     """Return the agreement (R,) of predictions for two wordings of the same queries.
 
     Names near the head do not count: its 50 nearest, or the nearest tenth of all names if that is
-    less. A relation is NaN if its wordings differ in spaces only, such as MedLAMA's
-    ``occurs_after``: it would agree with itself for any predictions.
+    less. A relation is NaN if its wordings differ in spaces or case only, such as MedLAMA's
+    ``occurs_after``: it would agree with itself for any predictions. All names are candidates,
+    whatever the settings say: the names that answer a relation's queries are gold.
 
     Args:
         embed: the encoder.
         benchmark: queries in the first wording.
         reworded: the same queries in the second wording.
-        config: settings of the predictions.
-        predicted_QK: predictions for ``benchmark`` by ``probe_encoder``.
+        config: settings of the predictions; their candidates are ignored.
         name_tokens: maximum tokens of a name.
         query_tokens: maximum tokens of a query.
     """
-    other_QK = probe_encoder(
-        embed, reworded, config, name_tokens=name_tokens, query_tokens=query_tokens
+    config = config.model_copy(update={"candidates": "all"})
+    predicted_QK, other_QK = (
+        probe_encoder(embed, wording, config, name_tokens=name_tokens, query_tokens=query_tokens)
+        for wording in (benchmark, reworded)
     )
     name_CD = embed(benchmark.names, name_tokens)
     head_H, row_Q = np.unique(benchmark.head_Q, return_inverse=True)
@@ -193,7 +192,7 @@ def evaluate_agreement(
     near_head_QN = neighbors.index_QK.cpu().numpy()[row_Q]
     is_reworded_R = np.array(
         [
-            "".join(prompt.split()) != "".join(other.split())
+            "".join(prompt.split()).casefold() != "".join(other.split()).casefold()
             for prompt, other in zip(benchmark.prompts, reworded.prompts, strict=True)
         ]
     )

@@ -8,6 +8,7 @@ from raybio.core.errors import ConfigError
 from raybio.encoders.config import Pooling
 from raybio.methods.contrastive_probe.accuracy import chance_scores, evaluate_predictions
 from raybio.methods.contrastive_probe.benchmark.biolama import (
+    check_subset,
     is_biolama,
     query_set_name,
     read_benchmark,
@@ -67,7 +68,8 @@ def write_probe_report(
 
     Raises:
         ConfigError: if two query sets have one name, or a model cannot be probed.
-        DataError: if a benchmark cannot be read, or a sheet with scores would be overwritten.
+        DataError: if a benchmark cannot be read or has no hard set, or a sheet with scores would be
+            overwritten.
     """
     sources = _sources(folders, subsets)
     sheets = {name: out / f"sheet_{name}.csv" for name in sources if num_sheet_queries}
@@ -125,6 +127,7 @@ def _sources(folders: Sequence[Path], subsets: Sequence[Subset]) -> _Sources:
     sources: _Sources = {}
     for folder in folders:
         for subset in subsets:
+            check_subset(folder, subset)
             name = query_set_name(folder, subset)
             if name in sources:
                 raise ConfigError(

@@ -1,5 +1,6 @@
 """Label-free selection of a training step, from the evaluation metrics that runs log."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,9 @@ from raybio.training.method import MetricsByStep
 
 AGREEMENT = "val/agreement_at_10"
 HELD_OUT = "val/held_out_mrr"
+
+_GOLD = re.compile(r"val/(hard_)?acc_at_\d+")
+"""Metrics that read gold answers, which are also logged by relation."""
 
 PAPER_STEP = 150
 """The step whose checkpoint the paper probes."""
@@ -50,7 +54,9 @@ class StepSelection:
 
 
 def select_steps(metrics_by_step: MetricsByStep, metric: str) -> StepSelection | None:
-    """Return the steps that each rule selects, or None if the run does not log what the rules need.
+    """Return the steps that each rule selects.
+
+    None for a metric without gold, and if the run does not log what the rules need.
 
     Step 0, the encoder before rewiring, is never selected.
 
@@ -58,6 +64,8 @@ def select_steps(metrics_by_step: MetricsByStep, metric: str) -> StepSelection |
         metrics_by_step: evaluation metrics of a run.
         metric: the gold metric, which is also logged by relation (``metric/relation``).
     """
+    if not _GOLD.fullmatch(metric):
+        return None
     evaluated = {
         step: metrics for step, metrics in metrics_by_step.items() if step > 0 and metric in metrics
     }
@@ -100,7 +108,8 @@ def write_step_selection(
 ) -> list[Path]:
     """Write ``choice.csv`` and ``choice.md``, and print the latter; return the files.
 
-    Labels with a run that lacks the needed metrics are skipped. Without labels nothing is written.
+    Labels with a run that lacks the needed metrics are skipped, which is printed. Without labels
+    nothing is written.
 
     Args:
         runs_by_label: label -> name of a run -> its evaluation metrics by step.
@@ -112,13 +121,17 @@ def write_step_selection(
     table_path.unlink(missing_ok=True)
     text_path.unlink(missing_ok=True)
     selections_by_label: dict[str, dict[str, StepSelection]] = {}
+    lacking_by_label: dict[str, list[str]] = {}
     for label, runs in runs_by_label.items():
         selections: dict[str, StepSelection] = {}
         for name, metrics_by_step in runs.items():
             selection = select_steps(metrics_by_step, metric)
             if selection is not None:
                 selections[name] = selection
-        if len(selections) == len(runs):
+        lacking = [name for name in runs if name not in selections]
+        if lacking:
+            lacking_by_label[label] = lacking
+        else:
             selections_by_label[label] = selections
     if not selections_by_label:
         return []
@@ -130,6 +143,11 @@ def write_step_selection(
     text = _markdown(selections_by_label, metric)
     text_path.write_text(text, encoding="utf-8")
     print(text)
+    for label, lacking in lacking_by_label.items():
+        print(
+            f"{label}: no label-free step selection; {', '.join(lacking)}: without {metric} by "
+            f"relation, or without both {HELD_OUT} and {AGREEMENT}"
+        )
     return [table_path, text_path]
 
 

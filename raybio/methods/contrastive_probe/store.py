@@ -40,6 +40,8 @@ NAMES = "names"
 NAME_CUIS = "name_cuis"
 CUIS = "cuis"
 
+_DEFAULT_PROMPT = "default_prompt"
+
 
 class ClozeStore(Store):
     """An open store of sentences."""
@@ -95,6 +97,9 @@ class ClozeStore(Store):
         relations = table(RELATIONS)
         queries = table(QUERIES)
         names = table(NAMES)
+        default_prompts = None
+        if _DEFAULT_PROMPT in relations.schema.names:
+            default_prompts = tuple(relations.column(_DEFAULT_PROMPT).to_pylist())
         return ProbeBenchmark(
             relations=tuple(relations.column("name").to_pylist()),
             prompts=tuple(relations.column("prompt").to_pylist()),
@@ -107,6 +112,7 @@ class ClozeStore(Store):
             cuis=tuple(table(CUIS).column("cui").to_pylist()),
             cui_indptr_C1=indptr_from_lengths(names.column("num_cuis").to_numpy()),
             cui_E=table(NAME_CUIS).column("cui").to_numpy(zero_copy_only=True),
+            default_prompts=default_prompts,
         )
 
 
@@ -158,8 +164,12 @@ def _file(query_set: str, table: str) -> str:
 
 
 def _benchmark_tables(benchmark: ProbeBenchmark) -> dict[str, dict[str, pa.Array]]:
+    relations = {"name": pa.array(benchmark.relations), "prompt": pa.array(benchmark.prompts)}
+    # Without default prompts of its own, a benchmark has the files of earlier commits.
+    if benchmark.default_prompts is not None:
+        relations[_DEFAULT_PROMPT] = pa.array(benchmark.default_prompts)
     return {
-        RELATIONS: {"name": pa.array(benchmark.relations), "prompt": pa.array(benchmark.prompts)},
+        RELATIONS: relations,
         QUERIES: {
             "relation": pa.array(compact_int(benchmark.relation_Q)),
             "head": pa.array(compact_int(benchmark.head_Q)),

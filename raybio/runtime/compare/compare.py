@@ -269,6 +269,7 @@ def _rows_of_means(groups: Sequence[Group], layout: TableLayout) -> dict[str, Sp
                 [run.scores for run in group.runs],
                 [run.unit_scores for run in group.runs],
                 layout.measures,
+                group.draws,
             )
     return rows
 

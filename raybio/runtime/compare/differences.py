@@ -3,7 +3,8 @@
 With three seeds on both sides, a difference has an interval and a p-value over seeds and units.
 An untrained model, such as a rival, has no seeds of its own: it is compared with each run of the
 trained side, so that three seeds of that side are enough. With fewer, intervals are over units only
-and there is no p-value, since nothing is known of what another seed would give.
+and there is no p-value, since nothing is known of what another seed would give. Of runs on several
+sentence sets, the sets take the place of the seeds.
 
 The best untrained model is chosen by the same scores. Its score is therefore too high by chance,
 if anything: a run that is shown to be better than the best is better than all. That an untrained
@@ -20,6 +21,8 @@ from raybio.core.table_layout import TableLayout
 from raybio.evaluation.unit_scores import (
     MIN_SEEDS,
     PairedDifference,
+    independent_draws,
+    over_shared_draws,
     same_units,
     untrained_difference,
 )
@@ -56,8 +59,12 @@ def differences(
     relations += relations_to_groups(own, [test for test in tests if test.two in labels])
     remarks = list(dict.fromkeys(notes))
     if any(test.p is None and test.has_interval for test in tests):
-        num_seeds = [len(group.runs) for group in (own, *others)]
-        few = "one seed" if max(num_seeds) == 1 else f"fewer than {MIN_SEEDS} seeds on a side"
+        groups = (own, *others)
+        num_draws = [len(independent_draws(group.draws)) for group in groups]
+        are_seeds = num_draws == [len(group.runs) for group in groups]
+        few = f"fewer than {MIN_SEEDS} {'seeds' if are_seeds else 'sets'} on a side"
+        if max(num_draws) == 1:
+            few = "one seed"
         remarks.append(f"{few}: no test over seeds")
     return tests, relations, remarks
 
@@ -167,7 +174,8 @@ def _word(group: Group, stage: Stage, split: str, measure: str) -> str | None:
         scores = group.runs[0].scores
         if len(group.runs) > 1:
             units = [run.unit_scores for run in group.runs]
-            scores = over_repetitions([run.scores for run in group.runs], units, [measure])
+            of_runs = [run.scores for run in group.runs]
+            scores = over_repetitions(of_runs, units, [measure], group.draws)
         trained = scores[split][measure]
         if "num_runs" in trained and "deviation" not in trained:
             # Runs on different units: their deviation is no interval.
@@ -201,4 +209,6 @@ def _paired(group: Group, stage: Stage, split: str, measure: str) -> PairedDiffe
         return None
     score = mean(run.scores[split][measure]["value"] for run in group.runs)
     difference = score - _mean_score(group, stage, split, measure)
+    trained = over_shared_draws(trained, group.draws)
+    untrained = over_shared_draws(untrained, group.draws)
     return untrained_difference(trained, untrained, measure, difference)

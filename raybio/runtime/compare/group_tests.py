@@ -8,10 +8,16 @@ import numpy as np
 
 from raybio.core.final_report import UnitScores
 from raybio.core.table_layout import TableLayout
-from raybio.evaluation.unit_scores import paired_difference, same_units
+from raybio.evaluation.unit_scores import (
+    independent_draws,
+    over_shared_draws,
+    paired_difference,
+    same_units,
+)
 from raybio.ops.significance import mean_interval, paired_test
 from raybio.runtime.compare.run_test import RunTest, corrected
 from raybio.runtime.compare.runs import GivenRun, Group
+from raybio.runtime.compare.setting_names import shared_draw
 
 MIN_PAIRED_SEEDS = 6
 """With fewer seeds the smallest p, 2 / 2^n, exceeds the level even of a single test."""
@@ -56,26 +62,34 @@ def pair_tests(one: Group, two: Group, layout: TableLayout) -> tuple[list[RunTes
                 f"{', '.join(undefined)} ({split}) of {one.label} or {two.label} is undefined: "
                 "no test"
             )
+        drawn = [
+            over_shared_draws(side, group.draws)
+            for side, group in zip(sides, (one, two), strict=True)
+        ]
         for measure in defined:
             first, second = (
                 mean(run.scores[split][measure]["value"] for run in group.runs)
                 for group in (one, two)
             )
-            paired = paired_difference(sides[0], sides[1], measure, first - second)
+            paired = paired_difference(drawn[0], drawn[1], measure, first - second)
             numbers = (paired.num_units, *paired.difference, paired.p)
             tests.append(RunTest("units", one.label, two.label, split, measure, *numbers))
     return tests, notes
 
 
 def seed_tests(groups: Sequence[Group], layout: TableLayout) -> list[RunTest]:
-    """Test every pair of groups with enough common seeds by the runs' final scores."""
+    """Test every pair of groups with enough common seeds by the runs' final scores.
+
+    Of runs on several sentence sets, the means of the sets are paired.
+    """
     tests = []
     for one, two in combinations(groups, 2):
         if not _have_same_queries(one, two):
             continue
         by_draw = [{run.draw: run for run in group.runs if run.scores} for group in (one, two)]
         draws = sorted(by_draw[0].keys() & by_draw[1].keys(), key=str)
-        if len(draws) < MIN_PAIRED_SEEDS:
+        shared = [shared_draw(by_draw[0][draw].settings) for draw in draws]
+        if len(independent_draws(shared)) < MIN_PAIRED_SEEDS:
             continue
         for split in layout.compared:
             if not all(
@@ -85,7 +99,7 @@ def seed_tests(groups: Sequence[Group], layout: TableLayout) -> list[RunTest]:
             sides = []
             for run_by_draw in by_draw:
                 scores = [run_by_draw[draw].scores[split] for draw in draws]
-                sides.append([_over_seeds(scores, layout)])
+                sides.append([_over_seeds(scores, layout, independent_draws(shared))])
             for measure in layout.measures:
                 if _is_defined(sides, measure):
                     numbers = _paired_seeds(sides, measure)
@@ -94,14 +108,16 @@ def seed_tests(groups: Sequence[Group], layout: TableLayout) -> list[RunTest]:
 
 
 def _over_seeds(
-    scores_by_seed: Sequence[Mapping[str, Mapping[str, float]]], layout: TableLayout
+    scores_by_seed: Sequence[Mapping[str, Mapping[str, float]]],
+    layout: TableLayout,
+    draws: Sequence[Sequence[int]],
 ) -> UnitScores:
-    """Return the scores of runs with seeds as units."""
-    values = {
-        name: np.array([scores[name]["value"] for scores in scores_by_seed])
-        for name in layout.measures
-    }
-    return UnitScores(np.arange(len(scores_by_seed)), values)
+    """Return the scores of runs with seeds as units, or the independent draws of several sets."""
+    values = {}
+    for name in layout.measures:
+        value_R = np.array([scores[name]["value"] for scores in scores_by_seed])
+        values[name] = np.array([value_R[numbers].mean() for numbers in draws])
+    return UnitScores(np.arange(len(draws)), values)
 
 
 def _paired_seeds(

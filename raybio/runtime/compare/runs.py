@@ -2,7 +2,7 @@
 
 import glob
 import os
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,12 @@ from raybio.core.files import RUN
 from raybio.core.final_report import FinalReport, SplitScores, Stage, UnitScores
 from raybio.core.records import read_record
 from raybio.evaluation.unit_scores import TRAINED, read_unit_scores
-from raybio.runtime.compare.setting_names import REPETITIONS, present_settings, without_draws
+from raybio.runtime.compare.setting_names import (
+    REPETITIONS,
+    present_settings,
+    shared_draw,
+    without_draws,
+)
 from raybio.runtime.model_paths import near_runs
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports
@@ -153,6 +158,11 @@ class Group:
 
     label: str
     runs: Sequence[GivenRun]
+
+    @property
+    def draws(self) -> list[Hashable]:
+        """What each run shares with runs of other seeds: its sentence set or fold."""
+        return [shared_draw(run.settings) for run in self.runs]
 
 
 def given_runs(

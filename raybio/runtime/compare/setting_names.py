@@ -14,6 +14,9 @@ from raybio.methods import method_named
 REPETITIONS = ("seed", "plan.sentence_set", "data.fold")
 """Settings whose values are random draws: runs that differ in them are averaged."""
 
+SHARED_DRAWS = tuple(path for path in REPETITIONS if path != "seed")
+"""Those whose draw moves all runs with the same value, whatever their seeds."""
+
 
 STEPS_OF_EPOCHS = {
     "schedule.max_steps": "schedule.max_epochs",
@@ -42,6 +45,11 @@ def without_draws(value_by_path: Mapping[str, Any]) -> dict[str, Any]:
         if (path not in REPETITIONS or value == "all")
         and value_by_path.get(STEPS_OF_EPOCHS.get(path, "")) is None
     }
+
+
+def shared_draw(value_by_path: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what a run shares with runs of other seeds: its sentence set or fold."""
+    return tuple(value_by_path.get(path) for path in SHARED_DRAWS)
 
 
 def label_of(value_by_path: Mapping[str, Any]) -> str:

@@ -3,7 +3,7 @@
 Repetitions are shown as mean ± standard deviation, with an interval over seeds and units.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,12 @@ from raybio.core.markdown import markdown_table
 from raybio.core.records import write_record
 from raybio.core.table_layout import UNDEFINED, UNFINISHED, TableLayout, unfinished_remarks
 from raybio.evaluation.plots import plot_comparison, plot_table
-from raybio.evaluation.unit_scores import MIN_SEEDS, interval_over_runs, same_units
+from raybio.evaluation.unit_scores import (
+    MIN_SEEDS,
+    interval_over_runs,
+    over_shared_draws,
+    same_units,
+)
 from raybio.ops.significance import mean_over_seeds
 from raybio.runtime.compare.relations import (
     Relation,
@@ -119,13 +124,22 @@ class ResultTable:
         ]
         text = "95 % bootstrap intervals over units"
         nums = {score["num_runs"] for score in scores if "num_runs" in score}
-        with_interval = {score["num_runs"] for score in scores if "deviation" in score}
+        num_seeds = {
+            score["num_runs"]
+            for score in scores
+            if "deviation" in score and "num_draws" not in score
+        }
+        num_sets = {score["num_draws"] for score in scores if "num_draws" in score}
         if not nums:
             text += ", one seed"
-        if any(num >= MIN_SEEDS for num in with_interval):
+        if any(num >= MIN_SEEDS for num in num_seeds):
             text += ", of repetitions over seeds and units"
-        if any(num < MIN_SEEDS for num in with_interval):
+        if any(num < MIN_SEEDS for num in num_seeds):
             text += ", of two runs over units only"
+        if any(num >= MIN_SEEDS for num in num_sets):
+            text += ", of runs on several sets over sets and units"
+        if any(num < MIN_SEEDS for num in num_sets):
+            text += ", of runs on two sets over units only"
         if nums:
             text += "; ± standard deviation over runs"
         text += f"; {', '.join(percent)} in %"
@@ -206,17 +220,20 @@ def over_repetitions(
     scores_of_runs: Sequence[SplitScores],
     units_of_runs: Sequence[Mapping[str, UnitScores]] = (),
     measures: Collection[str] = (),
+    draw_R: Sequence[Hashable] = (),
 ) -> SplitScores:
     """Return the mean of each score that all of several runs have, with their number.
 
     With unit scores of all runs, ``low`` and ``high`` are the 95 % interval, over seeds and units
     from three runs on, and ``deviation`` is the standard deviation (n - 1) over runs. Without, they
-    are one standard deviation around the mean.
+    are one standard deviation around the mean. Where runs share draws, the interval is over these,
+    and ``num_draws`` is their number.
 
     Args:
         scores_of_runs: scores of each run.
         units_of_runs: unit scores of each run, by split.
         measures: those with an interval.
+        draw_R: what each run shares with others, as of ``independent_draws``; empty: nothing.
     """
     means: dict[str, dict[str, Score]] = {}
     for split in scores_of_runs[0]:
@@ -224,6 +241,8 @@ def over_repetitions(
             continue
         units = [scores[split] for scores in units_of_runs if split in scores]
         is_same = len(units) == len(scores_of_runs) and same_units(units)
+        if is_same and draw_R:
+            units = over_shared_draws(units, draw_R)
         means[split] = {}
         for measure in scores_of_runs[0][split]:
             values = [scores[split][measure]["value"] for scores in scores_of_runs]
@@ -242,6 +261,8 @@ def _over_runs(values: Sequence[float], units: Sequence[UnitScores], measure: st
     if not units:
         return score | {"low": average - deviation, "high": average + deviation}
     _, low, high = interval_over_runs(values, units, measure)
+    if len(units) < num_runs:
+        score["num_draws"] = len(units)
     return score | {"low": low, "high": high, "deviation": deviation}
 
 

@@ -24,7 +24,14 @@ from raybio.runtime.compare.differences import differences
 from raybio.runtime.compare.relations import Relation
 from raybio.runtime.compare.run_test import RunTest
 from raybio.runtime.compare.runs import GivenRun, Group
-from raybio.runtime.compare.setting_names import label_of, named, short_names, shown, without_draws
+from raybio.runtime.compare.setting_names import (
+    label_of,
+    named,
+    shared_draw,
+    short_names,
+    shown,
+    without_draws,
+)
 from raybio.runtime.compare.setting_plots import SettingsScores, write_setting_plots
 from raybio.runtime.compare.table import (
     ResultTable,
@@ -346,6 +353,7 @@ def score_rows(variants: Sequence[Variant], results: Sequence[Result]) -> dict[s
             [reports[number].scores["trained"] for number in numbers],
             [units_by_stage[number].get(TRAINED, {}) for number in numbers],
             measures,
+            [shared_draw(variants[number].value_by_path) for number in numbers],
         )
     return rows
 

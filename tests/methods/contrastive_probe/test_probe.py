@@ -26,7 +26,7 @@ from raybio.methods.contrastive_probe.report_tables import report_tables
 from raybio.methods.contrastive_probe.text_embedder import TextEmbedder
 from tests import oracles
 from tests.encoders.tiny_text import embed, save_tiny
-from tests.methods.contrastive_probe.small_benchmark import benchmark_of
+from tests.methods.contrastive_probe.small_benchmark import benchmark_of, random_benchmark
 
 NAMES = sorted(
     [
@@ -231,6 +231,27 @@ def test_agreement_of_two_wordings_is_reported_by_layer_and_selects_one(model):
     ]
     table = tables["Agreement of two wordings above chance, full set"]
     assert table[2] == ["may_treat", *(f"{100 * result.agreement_R[1]:.2f}" for result in results)]
+
+
+def test_agreement_reads_no_gold_and_no_wordings_that_differ_in_case_only(model):
+    benchmark = random_benchmark()
+
+    def agreement(candidates, words):
+        prompts = tuple(prompt.replace("has part", words) for prompt in benchmark.prompts)
+        (result,) = probe_models(
+            [model],
+            {"full": benchmark},
+            ProbeConfig(candidates=candidates),
+            reworded={"full": replace(benchmark, prompts=prompts)},
+        )["full"]
+        return result.agreement_R
+
+    among_all = agreement("all", "owns")
+    assert np.isfinite(among_all).tolist() == [True, False, False, False]
+    # The names that answer a relation's queries are gold.
+    for candidates in ("relation", "tails"):
+        np.testing.assert_array_equal(agreement(candidates, "owns"), among_all)
+    assert np.isnan(agreement("all", "Has  Part")).all()
 
 
 def test_the_report_of_a_real_probe_has_its_tables_and_the_published_rows(model, tmp_path):

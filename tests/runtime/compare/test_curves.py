@@ -133,7 +133,7 @@ def test_the_label_free_step_is_shown_next_to_those_of_gold_and_of_the_paper(
 
 
 def test_selections_of_the_runs_of_a_label_are_averaged_and_runs_without_agreement_have_none(
-    tmp_path: Path,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_agreeing_run(
         tmp_path, "a", {50: (0.5, 0.5), 100: (0.1, 0.1)}, **{"val/held_out_mrr": 0.5}
@@ -147,6 +147,13 @@ def test_selections_of_the_runs_of_a_label_are_averaged_and_runs_without_agreeme
     assert "| agreement of wordings | 25.00 ± 11.79 |" in text  # 16.67 and 33.33
     assert "| held-out sentences | 16.67 ± 0.00 |" in text
     assert "## c" not in text
+    skipped = (
+        "c: no label-free step selection; c: without val/acc_at_10 by relation, or without both"
+    )
+    assert skipped in capsys.readouterr().out
+    curves(run=["seeds=a", "seeds=c", "b"], out=tmp_path / "one", runs=tmp_path)
+    assert "## seeds" not in (tmp_path / "one" / "choice.md").read_text()
+    assert "seeds: no label-free step selection; c: without" in capsys.readouterr().out
     curves(run=["c"], out=tmp_path / "other", runs=tmp_path)
     assert not (tmp_path / "other" / "choice.md").exists()
 
@@ -169,10 +176,13 @@ def test_held_out_sentences_select_a_step_and_missing_metrics_are_named(
     assert "| held-out sentences | 50 | 50.00 | -50.00 |" in text and "agreement" not in text
     assert "a  highest at step 100" in capsys.readouterr().out
     curves(run=["a"], metric="val/held_out_mrr", out=tmp_path / "other", runs=tmp_path)
-    assert (
-        "no label-free step selection: want runs that log val/held_out_mrr by"
-        in capsys.readouterr().out
-    )
+    wanted = "no label-free step selection by val/held_out_mrr: want val/acc_at_K"
+    assert wanted in capsys.readouterr().out
+    # Agreement is logged by relation and is no gold.
+    write_agreeing_run(tmp_path, "b", {50: (0.3, 0.3), 100: (0.2, 0.2)})
+    curves(run=["b"], metric="val/agreement_at_10", out=tmp_path / "third", runs=tmp_path)
+    assert not (tmp_path / "third" / "choice.md").exists()
+    assert "no label-free step selection by val/agreement_at_10" in capsys.readouterr().out
 
 
 def test_curves_are_in_the_units_of_the_method_of_the_runs(

@@ -54,26 +54,28 @@ def store_run(
     without_units: tuple[str, ...] = (),
     splits: tuple[str, ...] = ("val",),
     sizes: Mapping[str, str] | None = None,
+    method: str = "sppt_protein",
 ) -> Result:
     """What training leaves of a run; units of each stage have these values in all scores."""
-    folder.open("sppt_protein", config, Path("store"), "d" * 64, ())
+    measures = tuple(METHODS[method].table.measures)
+    folder.open(method, config, Path("store"), "d" * 64, ())
     log = MetricsLog(folder.metrics)
     for step, loss in (losses or {10: 1.0}).items():
         log.append(step, {"loss": loss, "epoch": step / 5})
-    by_chance = {name: {"value": 0.05} for name in MEASURES}
+    by_chance = {name: {"value": 0.05} for name in measures}
     scores: dict[str, Any] = {"chance": dict.fromkeys(splits, by_chance)}
     units = {}
     for stage, value_U in values_by_stage.items():
         value = float(value_U.mean())
         score = {"value": value, "low": value - 0.02, "high": value + 0.02}
-        scores[stage] = dict.fromkeys(splits, dict.fromkeys(MEASURES, score))
+        scores[stage] = dict.fromkeys(splits, dict.fromkeys(measures, score))
         if stage not in without_units:
-            of_units = UnitScores(UNITS, dict.fromkeys(MEASURES, value_U))
+            of_units = UnitScores(UNITS, dict.fromkeys(measures, value_U))
             units[stage] = dict.fromkeys(splits, of_units)
     reported = {"scores": scores, "sizes": dict(sizes or {})}
     content = {"status": "finished", "step": 10, "precision": "fp32", "final": reported}
     write_record(folder.result, "result", content | dict(facts or {}))
-    write_unit_scores(folder.unit_scores, stored_unit_scores(units, LAYOUT))
+    write_unit_scores(folder.unit_scores, stored_unit_scores(units, METHODS[method].table))
     final = FinalReport.from_json({"scores": scores})
     return Result("finished", 10, "fp32", {}, final, {}, None, None, None, False, folder)
 
@@ -228,6 +230,64 @@ def test_two_seeds_have_an_interval_over_units_only_and_no_p(tmp_path: Path) -> 
     assert "of two runs over units only" in table.legend
     assert "fewer than 3 seeds on a side: no test over seeds" in table.all_remarks
     assert all(test.p is None for test in table.tests)
+
+
+@pytest.mark.parametrize("num_sets", [2, 3])
+def test_runs_on_several_sentence_sets_are_draws_of_sets(tmp_path: Path, num_sets: int) -> None:
+    method = METHODS["contrastive_probe"]
+    first = RunSpec(
+        method="contrastive_probe",
+        config=override_all(method.demo, {"plan.sentence_set": 0}),
+        store=tmp_path / "store",
+        name="first",
+        runs=tmp_path / "runs",
+    )
+    variations = [
+        Variation("cloze.mask_ratio", (0.1,)),
+        Variation("plan.sentence_set", tuple(range(num_sets))),
+        Variation("seed", (0, 1, 2)),
+    ]
+    variants = variants_of(first, variations)
+    results = []
+    for number, one in enumerate(variants):
+        config = one.spec.config
+        level = 0.1 * config.plan.sentence_set + 0.2 * (config.cloze.mask_ratio == 0.1)
+        values = {
+            "character 2-4-grams": HARDNESS - 0.1,
+            "trained": HARDNESS + level + 0.01 * NOISE[number],
+        }
+        folder = RunFolder(first.runs, one.spec.name)
+        results.append(
+            store_run(folder, config, values, splits=("full",), method="contrastive_probe")
+        )
+    table = result_table(variants, results)
+    label = f"mask_ratio = {method.demo.cloze.mask_ratio}, {3 * num_sets} runs"
+    score = table.rows[label]["full"]["acc_at_10"]
+    assert (score["num_runs"], score["num_draws"]) == (3 * num_sets, num_sets)
+    compared = compare_runs(given_runs(["*"], first.runs))
+    assert compared.rows[f"first ({3 * num_sets} runs)"]["full"]["acc_at_10"] == score
+    assert not compared.by_seed  # nine runs are three draws
+    tests = [*table.tests, *compared.tests]
+    if num_sets == 2:
+        assert "of runs on two sets over units only" in table.legend
+        assert "fewer than 3 sets on a side: no test over seeds" in table.all_remarks
+        assert {test.p for test in tests} == {None}
+        return
+    assert "of runs on several sets over sets and units" in table.legend
+    of_runs = np.stack([read_values(result) for result in results[:9]])
+    of_sets = of_runs.reshape(3, 3, -1).mean(axis=1)
+    expected = hierarchical_mean(of_sets, np.random.default_rng(0)).difference
+    assert (score["value"], score["low"], score["high"]) == pytest.approx(expected)
+    # Sets differ by 0.1, which says little of a difference of 0.2.
+    assert min(test.p for test in tests if "gram" not in test.two) > 0.02
+    rival = next(test for test in table.tests if test.two == "character 2-4-grams")
+    against = hierarchical_mean(of_sets - HARDNESS + 0.1, np.random.default_rng(0))
+    assert rival.p == pytest.approx(against.p, rel=1e-4)
+
+
+def read_values(result: Result) -> np.ndarray:
+    units = GivenRun("any", result.folder).unit_scores["full"]
+    return units.value_by_measure["acc_at_10"]
 
 
 def test_equal_settings_have_p_one(tmp_path: Path) -> None:

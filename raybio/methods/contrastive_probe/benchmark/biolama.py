@@ -6,12 +6,12 @@ The folder of a source (``CTD/``, ``wikidata/``, ``umls/``) holds:
   ``obj_labels``, ``obj_uris`` and optionally ``obj_aliases`` (a list of names for each object).
 - ``prompts/manual.jsonl``: objects with ``relation`` and ``template``.
 
-Aliases of an object are correct answers, as in the authors' evaluation. That evaluation ignores
-case, which is not needed for names among candidates.
+Aliases of an object are correct answers, and so are names that differ from one in case only, as in
+the authors' evaluation. Each of these names is a candidate.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +39,20 @@ def read_benchmark(
     Raises:
         DataError: for files that are missing or of another layout; for a hard set of BioLAMA.
     """
+    check_subset(folder, subset)
     if not is_biolama(folder):
         return read_medlama(folder, subset, prompts)
-    if subset == "hard":
-        raise DataError(f"{folder}: is BioLAMA, which has no hard set. Choose the full one.")
     return read_biolama(folder, prompts)
+
+
+def check_subset(folder: str | Path, subset: Subset) -> None:
+    """Check that a benchmark may have a set of queries.
+
+    Raises:
+        DataError: for a hard set of BioLAMA.
+    """
+    if subset == "hard" and is_biolama(folder):
+        raise DataError(f"{folder}: is BioLAMA, which has no hard set. Choose the full one.")
 
 
 def is_biolama(folder: str | Path) -> bool:
@@ -86,7 +95,21 @@ def read_biolama(folder: str | Path, prompts: Prompts = "human") -> ProbeBenchma
     prompt_by_relation = {}
     if prompts != "default":
         prompt_by_relation = _read_templates(Path(folder) / "prompts" / "manual.jsonl")
-    return build_benchmark(queries, prompt_by_relation)
+    return build_benchmark(_without_case(queries), prompt_by_relation)
+
+
+def _without_case(queries: Sequence[ProbeQuery]) -> list[ProbeQuery]:
+    """Return the queries; names that differ from an answer in case only are answers, too."""
+    names_by_folded: dict[str, set[str]] = {}
+    for query in queries:
+        for name in (query.head, *query.answers):
+            names_by_folded.setdefault(name.casefold(), set()).add(name)
+    extended = []
+    for query in queries:
+        folded = dict.fromkeys(name.casefold() for name in query.answers)
+        answers = [name for text in folded for name in sorted(names_by_folded[text])]
+        extended.append(query._replace(answers=answers))
+    return extended
 
 
 def _records(path: Path) -> Iterator[Record]:

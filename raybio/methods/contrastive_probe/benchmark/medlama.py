@@ -9,6 +9,7 @@ for each of them. A prediction is correct if it equals one of them, letter for l
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from raybio.methods.contrastive_probe.benchmark.probe_benchmark import (
     ProbeQuery,
     build_benchmark,
 )
-from raybio.methods.contrastive_probe.benchmark.prompts import read_prompts
+from raybio.methods.contrastive_probe.benchmark.prompts import default_prompt, read_prompts
 from raybio.methods.contrastive_probe.config import Prompts, Subset
 from raybio.store.table_rows import choose_columns, read_columns
 
@@ -38,20 +39,32 @@ def read_medlama(
         folder: holds the files, or one folder that does; ``prompts.csv`` may be in either.
         subset: which files.
         prompts: wording of the queries. "human": ``human_prompt`` of ``prompts.csv`` with the
-            released typos corrected, else Table 5 of the paper. "default": the words of the
-            relation's name. "released": ``human_prompt`` of ``prompts.csv`` as it is.
+            released typos corrected, else Table 5 of the paper. "default": ``default_prompt`` of
+            ``prompts.csv``, else the words of the relation's name. "released": ``human_prompt`` of
+            ``prompts.csv`` as it is.
 
     Raises:
         DataError: for files that are missing, truncated or of another layout, with file and line.
     """
     files = _files_of_subset(Path(folder), subset)
-    prompt_by_relation = read_prompts([files[0].parent, Path(folder)], prompts)
+    folders = [files[0].parent, Path(folder)]
+    prompt_by_relation = read_prompts(folders, prompts)
+    default_by_relation = read_prompts(folders, "default")
     queries = [query for path in files for query in read_queries(path)]
     if not queries:
         raise DataError(
             f"{files[0].parent}: the files of the {subset} set hold no query, want one at least"
         )
-    return build_benchmark(queries, prompt_by_relation)
+    benchmark = build_benchmark(queries, prompt_by_relation)
+    by_name = [default_prompt(relation) for relation in benchmark.relations]
+    own = [
+        default_by_relation.get(relation, prompt)
+        for relation, prompt in zip(benchmark.relations, by_name, strict=True)
+    ]
+    # The released ones are the words of the names, with a space before each full stop.
+    if ["".join(prompt.split()) for prompt in own] == ["".join(each.split()) for each in by_name]:
+        return benchmark
+    return replace(benchmark, default_prompts=tuple(own))
 
 
 def medlama_files(folder: Path) -> dict[Subset, list[Path]]:

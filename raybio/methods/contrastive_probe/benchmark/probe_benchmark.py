@@ -33,6 +33,7 @@ class ProbeBenchmark:
         cui_E: int32, indices of CUIs, ascending and distinct within a name.
         complete: the complete benchmark if this is a sample of its queries, else None.
         index_in_complete_Q: index of each query in ``complete``; None if this is not a sample.
+        default_prompts: default prompt of each relation (R,); None: the words of their names.
     """
 
     relations: tuple[str, ...]
@@ -48,6 +49,7 @@ class ProbeBenchmark:
     cui_E: NDArray[np.int32]
     complete: "ProbeBenchmark | None" = None
     index_in_complete_Q: NDArray[np.int64] | None = None
+    default_prompts: tuple[str, ...] | None = None
 
     @cached_property
     def is_tail_RC(self) -> NDArray[np.bool_]:
@@ -74,7 +76,8 @@ class ProbeBenchmark:
     @cached_property
     def with_default_prompts(self) -> "ProbeBenchmark":
         """The same queries with the default prompt of each relation."""
-        return replace(self, prompts=tuple(map(default_prompt, self.relations)))
+        prompts = self.default_prompts or tuple(map(default_prompt, self.relations))
+        return replace(self, prompts=prompts)
 
     def sample(self, queries_per_relation: int, seed: int) -> "ProbeBenchmark":
         """Return up to ``queries_per_relation`` random queries of each relation, and all names."""

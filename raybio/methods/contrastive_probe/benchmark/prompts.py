@@ -25,7 +25,7 @@ def read_prompts(folders: Sequence[Path], kind: Prompts) -> dict[str, str]:
     """Return relation -> prompt from the first of ``folders`` with a table of prompts.
 
     Relations that are not in the file get the prompt of Table 5, if it has one and ``kind`` is not
-    "default".
+    "default". An empty default prompt is none.
 
     Raises:
         DataError: for another layout, a prompt without one [X] and one [Y], or a repeated relation;
@@ -42,6 +42,8 @@ def read_prompts(folders: Sequence[Path], kind: Prompts) -> dict[str, str]:
             row = dict(zip(_COLUMNS, values, strict=True))
             relation = row["pid"]
             prompt = row[column]
+            if kind == "default" and not prompt.strip():
+                continue
             problem = prompt_problem(prompt)
             if problem:
                 raise DataError(f"{path}, line {line}: {problem}")

@@ -1,9 +1,13 @@
 import json
 
+import numpy as np
 import pytest
 
 from raybio.core.errors import DataError
+from raybio.methods.contrastive_probe.accuracy import evaluate_predictions
 from raybio.methods.contrastive_probe.benchmark.biolama import read_benchmark, read_biolama
+from raybio.methods.contrastive_probe.config import ProbeConfig
+from raybio.methods.contrastive_probe.run_probe import write_probe_report
 
 ASPIRIN = {
     "uuid": "D1-P1",
@@ -51,6 +55,22 @@ def test_a_source_of_biolama_is_a_benchmark_whose_answers_are_labels_and_aliases
     assert read_biolama(folder, prompts="default").prompts[0] == "[X] P1 [Y]."
 
 
+def test_names_that_equal_an_answer_but_for_case_are_answers(tmp_path):
+    back = ASPIRIN | {"sub_label": "Pain", "sub_uri": "M1"}
+    back |= {"obj_labels": ["ASPIRIN"], "obj_uris": ["D1"], "obj_aliases": [[]]}
+    benchmark = read_biolama(source(tmp_path, ASPIRIN, back))
+    assert benchmark.names == ("ASPIRIN", "Pain", "ache", "aspirin", "fièvre", "pain")
+    first, second = (
+        [benchmark.names[name] for name in benchmark.answers(query)] for query in (0, 1)
+    )
+    assert first == ["Pain", "ache", "fièvre", "pain"]
+    assert second == ["ASPIRIN", "aspirin"]
+    # An uncased encoder ties both, and the capitals come first.
+    predicted_QK = np.full((2, 10), -1)
+    predicted_QK[:, 0] = [benchmark.names.index("Pain"), benchmark.names.index("aspirin")]
+    assert evaluate_predictions(benchmark, predicted_QK, "name").micro(1) == 1
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -74,6 +94,8 @@ def test_another_layout_than_biolamas_is_refused(tmp_path):
         read_biolama(folder / "prompts")
     with pytest.raises(DataError, match="has no hard set"):
         read_benchmark(folder, "hard")
+    with pytest.raises(DataError, match="has no hard set"):
+        write_probe_report([], [folder], tmp_path, ProbeConfig(), subsets=("full", "hard"))
     (folder / "prompts" / "manual.jsonl").unlink()
     with pytest.raises(
         DataError, match=r"manual\.jsonl: cannot be read .*want a file of BioLAMA's"

@@ -6,6 +6,7 @@ import pytest
 from raybio.core.errors import DataError
 from raybio.methods.contrastive_probe.benchmark.medlama import medlama_files, read_medlama
 from raybio.methods.contrastive_probe.demo import KnowledgeConfig, write_knowledge
+from raybio.methods.contrastive_probe.prepare import prepare_sentences
 from raybio.methods.contrastive_probe.published import paper_prompts
 from tests.paths import SHARED_DATA
 
@@ -117,6 +118,24 @@ def test_prompts_of_the_folder_are_used_and_only_released_typos_are_corrected(tm
         after,
     )
     assert read_medlama(tmp_path, prompts="default").prompts[1:] == ("[X] may treat [Y] .", after)
+    # The words of the names: such stores are those of earlier commits.
+    assert read_medlama(tmp_path).default_prompts is None
+
+
+def test_default_prompts_of_the_folder_are_the_second_wording_of_training_too(tmp_path):
+    write(tmp_path / "files")
+    write(tmp_path / "files", "occurs_after_1.csv", "C1,A,occurs_after,B,C2\n")
+    write(tmp_path / "files", "P1_1.csv", "C1,A,P1,B,C2\n")
+    prompts = "P1,[X] is given against [Y].,[X] cures [Y].\nmay_treat,,[X] treats [Y].\n"
+    write(tmp_path, "prompts.csv", prompts, header="pid,default_prompt,human_prompt\n")
+    sentences = tmp_path / "sentences.txt"
+    sentences.write_text("one two three\n")
+    store = prepare_sentences(tmp_path / "store", [sentences], tmp_path)
+    benchmark = store.benchmarks["full"].sample(1, seed=0)
+    wanted = ("[X] is given against [Y].", "[X] may treat [Y].", "[X] occurs after [Y].")
+    assert benchmark.with_default_prompts.prompts == wanted
+    assert read_medlama(tmp_path, prompts="default").prompts == wanted
+    assert benchmark.prompts[:2] == ("[X] cures [Y].", "[X] treats [Y].")
 
 
 @pytest.mark.parametrize(
