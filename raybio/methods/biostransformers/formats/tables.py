@@ -37,6 +37,9 @@ LABELED = ("text", ("label", "labels"))
 NAMED = (("pmid", "id"), "title", "abstract", ("terms", "mesh", "label", "labels"))
 ARTICLES_PER_BATCH = 10_000
 
+FIRST_TEXT_ID = 1 << 55
+"""Larger than all PMIDs: texts without one have ids from here on."""
+
 _NO_TERMS = ("year", "date", "journal", "author", "doi", "pmcid", "language", "source")
 """Beginnings of the names of columns that hold no terms, as exports of articles have them."""
 
@@ -260,9 +263,9 @@ def _skip(reason: str, detail: str, path: Path, line: int, quarantine: Quarantin
 
 
 def _text_id(text: str) -> int:
-    """Return a hash of the text that is larger than all PMIDs."""
+    """Return a hash of the text, at least ``FIRST_TEXT_ID``."""
     digest = hashlib.blake2b(text.encode(), digest_size=6).digest()
-    return (1 << 55) + int.from_bytes(digest, "little")
+    return FIRST_TEXT_ID + int.from_bytes(digest, "little")
 
 
 def _checked(
