@@ -21,7 +21,7 @@ from tests.ops.threads import in_threads
 TERMS = [f"Term {number}" for number in range(12)] + ["Humans"]
 
 
-def make_store(folder, num_articles=60, seed=0, validation_share=0.2, first_pmid=100):
+def make_store(folder, num_articles=60, seed=0, validation_share=0.2, first_pmid=100, force=False):
     rng = np.random.default_rng(seed)
     articles = []
     for number in range(num_articles):
@@ -29,7 +29,7 @@ def make_store(folder, num_articles=60, seed=0, validation_share=0.2, first_pmid
         terms += ["Humans"] * bool(rng.random() < 0.6)
         abstract = f"abstract of {number}" if rng.random() < 0.5 else ""
         articles.append(Article(first_pmid + number, f"title of {number}", abstract, terms))
-    with Draft(folder) as draft:
+    with Draft(folder, force=force) as draft:
         collector = ArticleCollector(draft.folder)
         collector.add(to_batch(articles))
         return collector.commit(draft, ArticleConfig(validation_share=validation_share), {})
