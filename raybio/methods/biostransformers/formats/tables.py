@@ -10,7 +10,7 @@ Tables with named columns, in any form of ``table_rows``:
 Else the first line decides:
 
 - tab-separated, as the authors train on: PMID, title, abstract, and one column for each MeSH term.
-  A header that begins with PMID is skipped.
+  A header that begins with PMID or id is skipped.
 - comma-separated without header, as the authors released: PMID, title, terms joined by ``;``, as
   many random other terms (ignored). A table of abstracts is refused by its first row: its third
   column has another number of terms than the fourth, a single one that ends with a full stop, or
@@ -159,7 +159,7 @@ def _tab_separated(lines: Iterator[str], path: Path, quarantine: Quarantine) -> 
         title = columns[0] if columns else ""
         abstract = columns[1] if len(columns) > 1 else ""
         terms = columns[2:]
-        if number == 1 and pmid.strip().lower() == "pmid":
+        if number == 1 and pmid.strip().lower() in NAMED[0]:
             _check_header(line, path)
             quarantine.add(
                 "article", "header (no article)", path.name, number, line.strip(), is_bad=False
@@ -191,6 +191,12 @@ def _check_header(line: str, path: Path) -> None:
                 f"{path}: has the columns {names[:5]}, want PMID, title, abstract and then a "
                 "column a term"
             )
+    # PubMed calls it AB, its XML AbstractText.
+    if len(names) > 2 and names[2] and not names[2].startswith("ab"):
+        raise DataError(
+            f"{path}: column {names[2]!r} would be read as abstracts; want PMID, title, abstract "
+            "(empty fields if there are none) and then a column a term"
+        )
 
 
 def _released(rows: Any, path: Path, quarantine: Quarantine) -> Iterator[Article]:

@@ -55,7 +55,13 @@ def test_the_labels_of_one_text_are_united_and_no_number_is_a_pmid(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "header", ["PMID\tTitle\tAbstract\tMeSH", " pmid \ttitle", "\ufeffPMID\tTI\tAB\tMH\tMH"]
+    "header",
+    [
+        "PMID\tTitle\tAbstract\tMeSH",
+        " pmid \ttitle",
+        "ID\ttitle\t\tMeSH",
+        "\ufeffPMID\tTI\tAB\tMH\tMH",
+    ],
 )
 def test_a_header_is_known_as_one_and_is_not_held_against_the_table(tmp_path, header):
     path = tmp_path / "articles.tsv"
@@ -150,6 +156,14 @@ def test_bad_lines_are_set_aside_with_line_and_reason(tmp_path):
         (
             b"PMID\tAbstract\tTitle\n1\tb\ta\n",
             r"has the columns \['pmid', 'abstract', 'title'\], want PMID, title",
+        ),
+        (
+            b"id\tabstract\ttitle\tmesh\n1\tb\ta\tMice\n",
+            r"has the columns \['id', 'abstract', 'title', 'mesh'\], want PMID, title",
+        ),
+        (
+            b"pmid\ttitle\tmesh1\tmesh2\n1\ta\tMice\tRats\n",
+            "column 'mesh1' would be read as abstracts; want PMID, title, abstract",
         ),
         (b"\n", "the first line has 0 columns"),
         (gzip.compress(b"1\tt\t\tA\n" * 1000, mtime=0)[:-20], "torn or damaged"),
