@@ -212,6 +212,32 @@ def test_a_batch_that_dropping_cannot_fill_is_refused(store):
         plan.rows(0)
 
 
+def test_a_batch_that_its_first_pairs_keep_from_being_filled_starts_one_pair_later(tmp_path):
+    """Most of these batches hold 7 pairs of 10 terms, and some end with 6."""
+    rng = np.random.default_rng(0)
+    articles = []
+    for number in range(200):
+        chosen = rng.choice(10, int(rng.integers(1, 4)), replace=False)
+        articles.append(Article(1 + number, f"title of {number}", "", [TERMS[t] for t in chosen]))
+    with Draft(tmp_path / "store") as draft:
+        collector = ArticleCollector(draft.folder)
+        collector.add(to_batch(articles))
+        store = collector.commit(draft, ArticleConfig(validation_share=0.1), {})
+    plan = plan_of(store, conflicts="drop", global_batch_rows=7)
+    end = 0
+    num_dropped = []
+    for step in range(40):
+        batch = plan.rows(step)
+        clash = has_term(store, batch.article_B, batch.term_B) & ~np.eye(7, dtype=bool)
+        assert not clash.any()
+        end += int(batch.num_dropped_B.sum()) + len(batch)
+        num_dropped.append(int(batch.num_dropped_B[0]))
+    assert plan._starts[40] == end
+    # Only a batch that was begun again has dropped pairs before its first one.
+    assert any(num_dropped)
+    assert not all(num_dropped)
+
+
 def test_filling_a_window_equals_its_definition():
     # Pairs 0 and 1 share an article; pair 2's article has pair 0's term; pair 3 is free.
     term, terms = [5, 6, 7, 8], [[5, 6], [5, 6], [5, 7], [8]]
