@@ -1,7 +1,7 @@
 """JSON files: records with checked fields, and streams of records from files of any size.
 
 Errors name the file, the record and the field. ``stream_records`` reads a list one element at a
-time, in bounded memory, and counts lines.
+time, in bounded memory, and counts lines; ``stream_object`` reads an object so.
 """
 
 import codecs
@@ -151,6 +151,32 @@ def stream_records(path: Path, name: str | None = None) -> Iterator[tuple[int, A
             yield from _elements(text)
         else:
             yield from _elements_of_object(text, name)
+        if text.next_letter():
+            raise text.wrong("more after its end")
+
+
+def stream_object(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield name and value of each pair of the object in a file, in bounded memory.
+
+    Args:
+        path: the file, plain or gzip, UTF-8.
+
+    Raises:
+        DataError: as ``stream_records``, and if the object repeats a name.
+    """
+    names = set()
+    with open_source(path, "a JSON file") as file:
+        text = _Text(path, iter(lambda: file.read(BLOCK_BYTES), b""))
+        text.expect("{")
+        while text.next_letter() != "}":
+            name = text.value()
+            if not isinstance(name, str) or name in names:
+                raise text.wrong(f"{name!r} is there twice or is no name")
+            names.add(name)
+            text.expect(":")
+            yield name, text.value()
+            _skip_comma(text, "}")
+        text.expect("}")
         if text.next_letter():
             raise text.wrong("more after its end")
 
