@@ -110,7 +110,8 @@ def _articles(
         return
     try:
         with open_source(path, "a table of articles") as file:
-            lines = io.TextIOWrapper(file, encoding="utf-8", newline="")
+            # A carriage return alone is a character of a text.
+            lines = io.TextIOWrapper(file, encoding="utf-8", newline="\n")
             yield from _parse(bounded_lines(lines, path), path, quarantine, labels_by_text)
     except UnicodeDecodeError as error:
         raise DataError(
@@ -129,7 +130,8 @@ def _parse(
         raise DataError(f"{path}: is empty, want a table of articles")
     rest = chain([first], lines)
     delimiter = max(",;\t", key=first.count)
-    header = next(csv.reader([first], delimiter=delimiter), [])
+    row = first.replace("\r", " ")
+    header = next(csv.reader([row], delimiter=delimiter), [])
     names = {name.strip().lower() for name in header}
     is_labeled = LABELED[0] in names and not names.isdisjoint(LABELED[1])
     if is_labeled or ("\t" not in first and not names.isdisjoint(NAMED[0])):
@@ -139,9 +141,11 @@ def _parse(
         yield from _tab_separated(rest, path, quarantine)
         return
     csv.field_size_limit(MAX_LINE_LENGTH)
+    # A row of many terms has more semicolons than commas.
+    cells = next(csv.reader([row]), [])
     rows = csv.reader(rest, strict=True)
     try:
-        if len(header) == 4 and header[0].strip().isdigit():
+        if len(cells) == 4 and cells[0].strip().isdigit():
             yield from _released(rows, path, quarantine)
         else:
             raise DataError(
@@ -167,6 +171,9 @@ def _tab_separated(lines: Iterator[str], path: Path, quarantine: Quarantine) -> 
         elif len(terms) == 1 and ";" in terms[0]:
             reason = "terms joined by ';' (want a column each)"
             _skip(reason, terms[0], path, number, quarantine)
+        elif any("\r" in term for term in terms):
+            # As in files whose lines end so.
+            _skip("terms with a carriage return", line, path, number, quarantine)
         elif line.strip():
             yield from _checked(pmid, title, abstract, terms, path, number, quarantine)
 
@@ -241,7 +248,9 @@ def _named(
     """
 
     def select(names: Sequence[str]) -> list[str]:
-        return choose_columns(path, names, LABELED if LABELED[0] in names else NAMED)
+        # Tables of articles may have other columns, also one called text.
+        is_labeled = LABELED[0] in names and not _are_named(names)
+        return choose_columns(path, names, LABELED if is_labeled else NAMED)
 
     def skip(line: int, detail: str) -> None:
         _skip(WIDTH, detail, path, line, quarantine)
@@ -261,6 +270,14 @@ def _named(
     for text, line in line_by_text.items():
         labels = labels_by_text[text]
         yield from _checked(str(_text_id(text)), text, "", labels, path, line, quarantine)
+
+
+def _are_named(names: Sequence[str]) -> bool:
+    """Return whether a table has each column of ``NAMED``."""
+    return all(
+        any(name in names for name in ((each,) if isinstance(each, str) else each))
+        for each in NAMED
+    )
 
 
 def _skip(reason: str, detail: str, path: Path, line: int, quarantine: Quarantine) -> None:
