@@ -258,8 +258,8 @@ class _Text:
         while True:
             try:
                 value, end = self._decoder.raw_decode(self._buffer, self._position)
-                # A number at the end of the buffer may continue in the next block.
-                if end < len(self._buffer) or not self._read_more(1):
+                # A number at the end of the buffer may continue in the next block, as 1e+ does.
+                if self._buffer[end : end + 3].strip(".eE+-") or not self._read_more(1):
                     self.line += self._buffer.count("\n", self._position, end)
                     self._position = end
                     return value
