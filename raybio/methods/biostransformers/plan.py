@@ -145,7 +145,10 @@ class PairPlan:
 
     @property
     def steps_per_epoch(self) -> float:
-        """Steps in which the stream brings every pair once, those that are dropped included."""
+        """Steps with as many pairs as an epoch.
+
+        With ``drop`` the stream passes more than an epoch in them: dropped pairs leave it too.
+        """
         return self.num_pairs / self.config.global_batch_rows
 
     def rows(self, step: int, *, is_shared: bool = False) -> StepPairs:

@@ -238,6 +238,11 @@ def test_a_batch_that_its_first_pairs_keep_from_being_filled_starts_one_pair_lat
     assert not all(num_dropped)
 
 
+def test_a_field_that_is_named_twice_is_refused():
+    with pytest.raises(ConfigError, match="got title,title, want each field once"):
+        override_all(PairPlanConfig(), {"fields": "title,title"})
+
+
 def test_filling_a_window_equals_its_definition():
     # Pairs 0 and 1 share an article; pair 2's article has pair 0's term; pair 3 is free.
     term, terms = [5, 6, 7, 8], [[5, 6], [5, 6], [5, 7], [8]]
