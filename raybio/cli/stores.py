@@ -43,6 +43,8 @@ NO_HELD_OUT = (
 def matching(patterns: Sequence[str], option: str = "--input") -> list[Path]:
     """Return the files that match, by pattern in order and by name within a pattern.
 
+    A file that matches several patterns comes with the last of them.
+
     What matches in a bucket is fetched into the cache.
 
     Raises:
@@ -56,6 +58,7 @@ def matching(patterns: Sequence[str], option: str = "--input") -> list[Path]:
             from raybio.store.remote_sources import fetch_input_files
 
             for file in fetch_input_files(source, option):
+                files.pop(file, None)
                 files[file] = None
             continue
         pattern = str(source)
@@ -69,6 +72,7 @@ def matching(patterns: Sequence[str], option: str = "--input") -> list[Path]:
                 hint = ". Quote a pattern, so that the shell leaves it alone"
             raise ConfigError(f"{option} {pattern}: no such file{hint}")
         for name in names:
+            files.pop(Path(name), None)
             files[Path(name)] = None
     return list(files)
 

@@ -1,7 +1,7 @@
 """JSON files: records with checked fields, and streams of records from files of any size.
 
 Errors name the file, the record and the field. ``stream_records`` reads a list one element at a
-time, in bounded memory, and counts lines.
+time, in bounded memory, and counts lines; ``stream_object`` reads an object so.
 """
 
 import codecs
@@ -155,6 +155,32 @@ def stream_records(path: Path, name: str | None = None) -> Iterator[tuple[int, A
             raise text.wrong("more after its end")
 
 
+def stream_object(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield name and value of each pair of the object in a file, in bounded memory.
+
+    Args:
+        path: the file, plain or gzip, UTF-8.
+
+    Raises:
+        DataError: as ``stream_records``, and if the object repeats a name.
+    """
+    names = set()
+    with open_source(path, "a JSON file") as file:
+        text = _Text(path, iter(lambda: file.read(BLOCK_BYTES), b""))
+        text.expect("{")
+        while text.next_letter() != "}":
+            name = text.value()
+            if not isinstance(name, str) or name in names:
+                raise text.wrong(f"{name!r} is there twice or is no name")
+            names.add(name)
+            text.expect(":")
+            yield name, text.value()
+            _skip_comma(text, "}")
+        text.expect("}")
+        if text.next_letter():
+            raise text.wrong("more after its end")
+
+
 def _elements_of_object(text: "_Text", name: str) -> Iterator[tuple[int, Any]]:
     text.expect("{")
     is_found = False
@@ -232,8 +258,8 @@ class _Text:
         while True:
             try:
                 value, end = self._decoder.raw_decode(self._buffer, self._position)
-                # A number at the end of the buffer may continue in the next block.
-                if end < len(self._buffer) or not self._read_more(1):
+                # A number at the end of the buffer may continue in the next block, as 1e+ does.
+                if self._buffer[end : end + 3].strip(".eE+-") or not self._read_more(1):
                     self.line += self._buffer.count("\n", self._position, end)
                     self._position = end
                     return value

@@ -23,6 +23,9 @@ from raybio.store.verification import Verification, file_state
 UPLOADING = "uploading.json"
 """Which store is being uploaded; it is deleted after the manifest is written."""
 
+NO_STORE = json.dumps({"digest": ""}).encode()
+"""Content of ``uploading.json`` while the objects of a former store are deleted."""
+
 Report = Callable[[str], None]
 """Shows a line on what is being transferred."""
 
@@ -149,6 +152,11 @@ def _names_of_store(bucket: BucketFolder) -> set[str]:
         raise StoreError(
             f"{bucket.path}: holds {others[0]}, which belongs to no store. Choose another --out."
         )
+    if files and not files & {MANIFEST, UPLOADING}:
+        raise StoreError(
+            f"{bucket.path}: holds {min(files)}, but no {MANIFEST}, so it belongs to no store. "
+            "Choose another --out."
+        )
     return files
 
 
@@ -168,11 +176,14 @@ def upload_store(folder: Path, path: BucketPath, *, force: bool, report: Report 
     _names_of_store(bucket)
     content = (folder / MANIFEST).read_bytes()
     manifest, digest = parse_manifest(content, folder)
+    claim = json.dumps({"digest": digest}).encode()
     if force:
+        if _read_claim(bucket) != claim:
+            # Objects without manifest and claim count as those of others and are kept.
+            bucket.write(UPLOADING, NO_STORE)
         bucket.delete(MANIFEST)
     else:
         _check_absent(bucket)
-    claim = json.dumps({"digest": digest}).encode()
     present = {}
     if _claim(bucket, claim, force=force):
         present = {info.name: info.num_bytes for info in bucket.list()}

@@ -25,6 +25,7 @@ from raybio.store.data_sets import (
     suffix_of,
     table_files,
 )
+from raybio.store.json import is_text
 from raybio.store.sources import MAX_LINE_LENGTH, read_lines
 
 ROWS_AT_ONCE = 4096
@@ -331,7 +332,14 @@ def _read_json_lines(
             chosen = select(list(value_by_name))
             block = ColumnRows([[] for _ in chosen], [])
         for column, name in zip(block.columns, chosen, strict=True):
-            column.append(_as_text(value_by_name.get(name), separator))
+            text = _as_text(value_by_name.get(name), separator)
+            if not is_text(text):
+                raise DataError(
+                    f"{path}, line {number}: column {name!r} holds half of a character (an "
+                    "unpaired surrogate), want a text that UTF-8 can encode. Cut texts between "
+                    "characters"
+                )
+            column.append(text)
         block.lines.append(number)
         if len(block.lines) == ROWS_AT_ONCE:
             yield block
@@ -457,7 +465,7 @@ def _lower(names: Sequence[str]) -> list[str]:
 
 
 def _as_texts(column: pa.Array, classes: Sequence[str], separator: str) -> list[str]:
-    """Return values as texts, "" where one is missing; the items of a list divided."""
+    """Return values as texts, "" where one is missing or NaN; the items of a list divided."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
@@ -472,20 +480,21 @@ def _as_texts(column: pa.Array, classes: Sequence[str], separator: str) -> list[
     if pa.types.is_floating(column.type):
         # numpy writes as many digits as the type distinguishes.
         values = column.to_numpy(zero_copy_only=False)
-        is_there = column.is_valid().to_pylist()
+        is_there = (~np.isnan(values)).tolist()
         return [str(value) if there else "" for value, there in zip(values, is_there, strict=True)]
     return ["" if text is None else text for text in column.cast(pa.string()).to_pylist()]
 
 
 def _as_text(value: Any, separator: str) -> str:
-    """Return a value of JSON as a text, "" where it is missing; the items of a list divided.
+    """Return a value of JSON as a text, "" for null and NaN; the items of a list divided.
 
     Booleans and floats are written as Python and pandas do, ``True`` and ``2.0``, so that a table
     has the same texts as JSON lines, as Parquet, and as the CSV that pandas writes.
     """
     if isinstance(value, list):
         return separator.join(_as_text(item, separator) for item in value)
-    return "" if value is None else str(value)
+    is_missing = value is None or value != value
+    return "" if is_missing else str(value)
 
 
 def _class_name(value: Any, classes: Sequence[str]) -> str:

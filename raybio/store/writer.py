@@ -183,7 +183,9 @@ class Draft:
                 "--out."
             )
         names = {entry.name for entry in self.path.iterdir()}
-        if any(name not in (LOCK, DERIVED) and not is_file_of_store(name) for name in names):
+        others = names - {LOCK, DERIVED}
+        # A store gets its folder with the manifest in it: Arrow files without one are of others.
+        if others and (MANIFEST not in others or not all(map(is_file_of_store, others))):
             raise StoreError(
                 f"{self.path}: holds files that belong to no store. Choose another --out."
             )

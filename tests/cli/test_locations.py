@@ -15,6 +15,7 @@ import typer.models
 from raybio.cli import app as cli_app
 from raybio.cli.main import main
 from raybio.cli.options import URI_PARSERS
+from raybio.cli.stores import matching
 from raybio.core.errors import ConfigError
 from raybio.core.records import write_record
 from raybio.methods import METHODS
@@ -367,3 +368,10 @@ def test_variables_take_uris_or_refuse_them_as_options_do(
     s3.heal()
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     refused(bucket, "no credentials were found")
+
+
+def test_a_file_of_several_patterns_comes_with_the_last_of_them(tmp_path: Path) -> None:
+    for name in ("a_corrections.tsv", "b_old.tsv"):
+        (tmp_path / name).touch()
+    files = matching([str(tmp_path / "*.tsv"), str(tmp_path / "a_corrections.tsv")])
+    assert [file.name for file in files] == ["b_old.tsv", "a_corrections.tsv"]

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -329,6 +330,54 @@ def test_nothing_but_a_store_is_ever_replaced(local: Store, bucket: BucketPath) 
         check_out(BucketPath(bucket.scheme, bucket.bucket), force=True)
 
 
+def test_arrow_objects_without_a_manifest_are_no_store_and_never_deleted(
+    local: Store, bucket: BucketPath
+) -> None:
+    path = bucket / "mine"
+    BucketFolder(path).write("train.arrow", b"of the user")
+    for refused in (check_out, partial(upload_store, local.path)):
+        for force in (False, True):
+            with pytest.raises(StoreError, match="holds train.arrow, but no manifest.json"):
+                refused(path, force=force)
+    assert BucketFolder(path).read("train.arrow") == b"of the user"
+
+
+@pytest.mark.parametrize("num_deletions", [0, 1, 2])
+def test_a_replacement_that_was_interrupted_while_it_deleted_is_replaced_again(
+    local: Store,
+    remote: BucketPath,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    num_deletions: int,
+) -> None:
+    other = write_store(tmp_path / "other", **parts([sequence[::-1] for sequence in SEQUENCES]))
+    delete, write = BucketFolder.delete, BucketFolder.write
+    deletions: list[object] = []
+
+    def killed(self: BucketFolder, *names: Any) -> None:
+        if len(deletions) == num_deletions:
+            raise KeyboardInterrupt
+        deletions.append(names)
+        delete(self, *names)
+
+    def writes(self: BucketFolder, name: str, content: bytes) -> None:
+        if len(deletions) == 2:
+            raise KeyboardInterrupt
+        write(self, name, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BucketFolder, "delete", killed)
+        patch.setattr(BucketFolder, "write", writes)
+        with pytest.raises(KeyboardInterrupt):
+            upload_store(other.path, remote, force=True)
+    # Nor do files of the same size count as uploaded ones of the store on its way.
+    if num_deletions:
+        with pytest.raises(StoreError, match="another store is on its way there"):
+            upload_store(other.path, remote, force=False)
+    upload_store(other.path, remote, force=True)
+    assert open_store(remote, verify=True).digest == other.digest
+
+
 def test_an_interrupted_upload_is_said_before_another_one_is_prepared(
     local: Store, bucket: BucketPath, s3: S3, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -357,7 +406,7 @@ def test_an_upload_that_overwrites_another_ones_file_says_so(
     with ThreadPoolExecutor() as pool:
         late = pool.submit(upload_store, local.path, path, force=False)
         wait_for(lambda: any(r.method == "PUT" and name in r.path for r in s3.requests))
-        BucketFolder(path).delete("uploading.json")
+        BucketFolder(path).write("uploading.json", b"{}")
         s3.release()
         with pytest.raises(StoreError, match=f"Its {name} may have been overwritten"):
             upload_store(other.path, path, force=True)

@@ -20,7 +20,7 @@ from raybio.methods.sppt.proteins.formats.tree_of_life import (
 )
 from raybio.methods.sppt.synthetic.prepare import prepare_topics
 from raybio.store import sources as source_files
-from raybio.store.json import read_json_object
+from raybio.store.json import read_json_object, stream_object
 from raybio.store.quarantine import Quarantine
 from raybio.store.sources import describe_files
 from raybio.store.xml import stream_elements
@@ -168,3 +168,13 @@ def test_what_is_read_as_a_whole_has_a_limit_after_unpacking(tmp_path, monkeypat
 def test_an_input_that_cannot_be_read_is_an_error_of_the_data(tmp_path):
     with pytest.raises(DataError, match=r"a.csv: cannot be read \(No such file or directory\)"):
         describe_files([tmp_path / "a.csv"])
+
+
+@pytest.mark.parametrize("number", ["1.5", "1e5", "-1.5e-7", "15"])
+def test_numbers_of_json_may_lie_across_blocks(tmp_path, monkeypatch, number):
+    path = tmp_path / "a.json"
+    path.write_text(f'{{"a": {number}, "b": [{number},{number}], "c": {number}}}')
+    for num_bytes in range(1, 40):
+        monkeypatch.setattr("raybio.store.json.BLOCK_BYTES", num_bytes)
+        value = float(number)
+        assert dict(stream_object(path)) == {"a": value, "b": [value, value], "c": value}

@@ -246,6 +246,15 @@ def test_force_never_replaces_a_folder_that_holds_something_else(tmp_path):
     assert (tmp_path / "home" / "thesis.tex").exists()
 
 
+def test_arrow_files_without_a_manifest_are_no_store_and_never_deleted(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "train.arrow").write_bytes(b"of the user")
+    for force in (False, True):
+        with pytest.raises(StoreError, match="holds files that belong to no store"):
+            write_store(tmp_path / "mine", force=force, **parts())
+    assert (tmp_path / "mine" / "train.arrow").read_bytes() == b"of the user"
+
+
 def test_a_failure_while_writing_leaves_nothing_behind(tmp_path):
     with pytest.raises(RuntimeError, match="in the middle"), Draft(tmp_path / "store") as draft:
         (draft.folder / "spool").write_bytes(b"ACD")

@@ -1,8 +1,8 @@
 """Settings of BioSTransformers."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from raybio.core.config import BaseConfig
 from raybio.encoders.config import TextEncoderConfig
@@ -10,6 +10,12 @@ from raybio.training.settings import OptimConfig, ScheduleConfig, TrainingConfig
 
 FIELDS = ("title", "abstract", "vernacular_title")
 """Texts of an article in the store."""
+
+MIN_TEMPERATURE = 0.01
+"""Lower bound of a learned temperature, as in CLIP.
+
+Below it, one candidate dominates the softmax and gradients explode.
+"""
 
 
 class ArticleConfig(BaseConfig):
@@ -42,6 +48,15 @@ class RankingConfig(BaseConfig):
     symmetric: bool = Field(
         False, description="also rank texts for terms, and average the two losses"
     )
+
+    @model_validator(mode="after")
+    def _learned_temperature_is_not_below_its_bound(self) -> Self:
+        if self.learn_temperature and self.temperature < MIN_TEMPERATURE:
+            raise ValueError(
+                f"temperature is {self.temperature}, and a learned one stays at or above "
+                f"{MIN_TEMPERATURE}; want at least that, or learn_temperature=false"
+            )
+        return self
 
 
 class TermEvaluationConfig(BaseConfig):
@@ -97,6 +112,12 @@ class PairPlanConfig(BaseConfig):
         ge=1,
         description="maximum number of pairs of one term and field, chosen at random; null: all",
     )
+
+    @model_validator(mode="after")
+    def _fields_differ(self) -> Self:
+        if len(set(self.fields)) < len(self.fields):
+            raise ValueError(f"fields: got {','.join(self.fields)}, want each field once")
+        return self
 
 
 class Config(TrainingConfig):

@@ -5,11 +5,16 @@ as the parts have, and a tenth: first the articles in buckets, of which each one
 is appended to the store.
 """
 
+import contextlib
 import os
 import shutil
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from raybio.core.errors import StoreError
 from raybio.core.files import nearest_existing
@@ -19,6 +24,7 @@ from raybio.methods.biostransformers.formats.medline_parts import (
     part_path,
     total_bytes,
 )
+from raybio.store.data_sets import table_files
 from raybio.store.sources import GZIP_MAGIC
 
 PART_OF_GZIP = 1.7
@@ -80,13 +86,14 @@ def check_disk_of_parts(reports: Sequence[FileReport], *, out: Path) -> None:
 
 
 def check_disk_of_tables(files: Sequence[Path], *, out: Path) -> None:
-    """Check the disk for storing tables of articles.
+    """Check the disk for storing tables of articles; folders of data sets count with their files.
 
     Raises:
+        DataError: if a folder has several splits, or not all files of one.
         StoreError: if there is too little.
     """
     part_bytes = 0.0
-    for file in files:
+    for file in chain.from_iterable(map(table_files, files)):
         plain_bytes, gzip_bytes = _plain_and_gzip_bytes(file)
         part_bytes += PART_OF_TABLE * (plain_bytes + TABLE_OF_GZIP * gzip_bytes)
     needs = [
@@ -128,6 +135,11 @@ def _plain_and_gzip_bytes(file: Path) -> tuple[int, int]:
     if not os.path.isfile(file):
         return 0, 0
     num_bytes = file.stat().st_size
+    if file.suffix == ".parquet":
+        with contextlib.suppress(pa.ArrowException, OSError):
+            data = pq.read_metadata(file)
+            groups = [data.row_group(number) for number in range(data.num_row_groups)]
+            return max(num_bytes, sum(group.total_byte_size for group in groups)), 0
     try:
         with file.open("rb") as opened:
             is_gzip = opened.read(2) == GZIP_MAGIC

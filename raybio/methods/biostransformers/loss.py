@@ -13,16 +13,10 @@ from torch import Tensor
 
 from raybio.core.interfaces import Collective, LossReport
 from raybio.methods.biostransformers.batches import PairBatch
-from raybio.methods.biostransformers.config import RankingConfig
+from raybio.methods.biostransformers.config import MIN_TEMPERATURE, RankingConfig
 from raybio.ops.contrastive import equal_rows, info_nce
 from raybio.ops.grouped import lists_contain
 from raybio.training.objectives import CouplingObjective
-
-MIN_TEMPERATURE = 0.01
-"""Lower bound of a learned temperature, as in CLIP.
-
-Below it, one candidate dominates the softmax and gradients explode.
-"""
 
 
 @dataclass(frozen=True)
@@ -49,7 +43,10 @@ class MultipleNegativesRanking(CouplingObjective):
         num_pairs = len(text_ND)
         temperature: Any = self.config.temperature
         if self.log_temperature is not None:
-            temperature = self.log_temperature.clamp(min=math.log(MIN_TEMPERATURE)).exp()
+            # As in CLIP, the parameter itself: below a bound of its value it would stay for good.
+            with torch.no_grad():
+                self.log_temperature.clamp_(min=math.log(MIN_TEMPERATURE))
+            temperature = self.log_temperature.exp()
         gathered = collective.all_gather(term_ND)
         own_N = gathered.offset + torch.arange(num_pairs, device=embedding_RD.device)
         term_GD = gathered.row_MD

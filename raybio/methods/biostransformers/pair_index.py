@@ -8,11 +8,9 @@ Shape letters: N articles, E (article, term) entries of some articles, K blocks 
 that are looked up, R articles, T terms, S terms with too many pairs, C bins.
 """
 
-import mmap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -160,7 +158,7 @@ class PairIndex:
         article_R = np.minimum(article_R, self.store.num_rows - 1)
         if self.is_stop_T is None and self.cap is None:
             return self._look_up_whole(pair_B - self._first_K1[block_B], article_R)
-        entry_E, owner_E = self.entries(self.columns, article_R)
+        entry_E, owner_E = self.entries(article_R)
         pair_E = owner_E // ARTICLES_PER_BLOCK
         first_B = np.searchsorted(pair_E, np.arange(len(pair_B)))
         position_B = first_B + pair_B - self._first_K1[block_B]
@@ -171,7 +169,7 @@ class PairIndex:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Look pairs up in their blocks where every entry of an article is a pair: by lengths."""
         shape = (len(offset_B), ARTICLES_PER_BLOCK)
-        length_R = self._num_entries(self.columns, article_R)
+        length_R = self._num_entries(article_R)
         # Pairs up to each article of the block.
         end_BR = np.cumsum(length_R.reshape(shape), axis=1)
         slot_B = (end_BR <= offset_B[:, None]).sum(axis=1)
@@ -181,22 +179,22 @@ class PairIndex:
         start_B = self.columns.indptr_N1[article_B].astype(np.int64)
         return article_B, start_B + offset_B - before_B
 
-    @staticmethod
-    def _num_entries(columns: Columns, article_R: np.ndarray) -> np.ndarray:
+    def _num_entries(self, article_R: np.ndarray) -> np.ndarray:
         """Return the number of entries of articles, int64: 0 without text or in validation."""
+        columns = self.columns
         is_allowed_R = ~columns.is_validation_N[article_R]
         is_allowed_R &= columns.text_N1[article_R + 1] > columns.text_N1[article_R]
         start_R = columns.indptr_N1[article_R].astype(np.int64)
         length_R: np.ndarray = (columns.indptr_N1[article_R + 1] - start_R) * is_allowed_R
         return length_R
 
-    def entries(self, columns: Columns, article_R: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def entries(self, article_R: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the entries of articles that are pairs, and which of the articles has each."""
-        start_R = columns.indptr_N1[article_R].astype(np.int64)
-        entry_E, owner_E = expand(start_R, self._num_entries(columns, article_R))
+        start_R = self.columns.indptr_N1[article_R].astype(np.int64)
+        entry_E, owner_E = expand(start_R, self._num_entries(article_R))
         if self.is_stop_T is None and self.cap is None:
             return entry_E, owner_E
-        term_E = columns.term_E[entry_E]
+        term_E = self.columns.term_E[entry_E]
         is_allowed_E = np.ones(len(entry_E), bool)
         if self.is_stop_T is not None:
             is_allowed_E &= ~self.is_stop_T[term_E]
@@ -206,12 +204,11 @@ class PairIndex:
 
     def passes(self) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
         """Yield the first of some articles, and entry, owner and term of their pairs."""
-        with _Pass(self.store.path, self.field) as reading:
-            for first in range(0, self.store.num_rows, ARTICLES_PER_PASS):
-                article_R = np.arange(first, min(first + ARTICLES_PER_PASS, self.store.num_rows))
-                entry_E, owner_E = self.entries(reading.columns, article_R)
-                yield first, entry_E, owner_E, reading.columns.term_E[entry_E]
-                reading.release()
+        for first in range(0, self.store.num_rows, ARTICLES_PER_PASS):
+            article_R = np.arange(first, min(first + ARTICLES_PER_PASS, self.store.num_rows))
+            entry_E, owner_E = self.entries(article_R)
+            yield first, entry_E, owner_E, self.columns.term_E[entry_E]
+            self.columns.release()
 
     @cached_property
     def columns(self) -> Columns:
@@ -228,36 +225,6 @@ class PairIndex:
             block = first // ARTICLES_PER_BLOCK
             size_K[block : block + len(sizes)] = sizes
         return compact_int(indptr_from_lengths(size_K))
-
-
-class _Pass:
-    """One pass over a store: pages that were read are given back, and do not count as memory.
-
-    Attributes:
-        columns: mapped by this pass alone.
-    """
-
-    def __init__(self, folder: Path, field: str) -> None:
-        """Map the files."""
-        self._mapped = []
-        batch_by_file = {}
-        for name in (ENTRIES, INDPTR, ROWS):
-            with (folder / name).open("rb") as file:
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            self._mapped.append(mapped)
-            batch_by_file[name] = pa.ipc.open_file(pa.py_buffer(mapped)).get_batch(0)
-        self.columns = Columns.of(lambda file, name: batch_by_file[file].column(name), field)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.release()
-
-    def release(self) -> None:
-        """Give back the pages that were read; those that are read again come from the cache."""
-        for mapped in self._mapped:
-            mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def _choose(index: PairIndex, max_pairs_per_term: int, key: int) -> Cap | None:

@@ -9,7 +9,8 @@ batch, term j is not among the terms of article i.
   it fits. Pairs that fit nowhere fill the remaining slots and are masked. (A batch holds at most
   one pair of a term, and nearly every article has the term Humans.)
 - ``drop`` is the authors' greedy filling as it is: pairs in shuffled order fill a batch, and a pair
-  that conflicts with its batch is lost. Rare terms are seen more often than frequent ones.
+  that conflicts with its batch is lost. Rare terms are seen more often than frequent ones. A batch
+  that its first pairs keep from being filled starts again one pair later.
 
 So every batch is full, and the batch of a step depends on the step number only. With ``mask`` and
 ``reject`` every epoch holds each pair exactly once.
@@ -46,6 +47,9 @@ CHECK_TAGS = frozenset(
 
 PLAN_VERSION = "1"
 """Raised by a change of what ``reject`` puts into a window: a cache keeps windows of older ones."""
+
+MAX_OFFERS = 1_000_000
+"""Pairs that ``drop`` offers to a batch, over all of its starts; always two epochs of one start."""
 
 MIN_SHARED_PAIRS = 4096
 """Smaller windows are planned in milliseconds, by each process."""
@@ -141,7 +145,10 @@ class PairPlan:
 
     @property
     def steps_per_epoch(self) -> float:
-        """Steps in which the stream brings every pair once, those that are dropped included."""
+        """Steps with as many pairs as an epoch.
+
+        With ``drop`` the stream passes more than an epoch in them: dropped pairs leave it too.
+        """
         return self.num_pairs / self.config.global_batch_rows
 
     def rows(self, step: int, *, is_shared: bool = False) -> StepPairs:
@@ -206,22 +213,32 @@ class PairPlan:
         return pairs.columns[:, chosen_KB]
 
     def _fill_dropping(self, start: int) -> np.ndarray:
-        """Return the positions in the stream of the pairs (B,) of the batch that starts here."""
+        """Return the positions in the stream of the pairs (B,) of the batch that starts here.
+
+        The first pairs of a batch may leave no room for the rest. Then it starts one pair later.
+        """
         batch = self.config.global_batch_rows
-        filler = DroppingBatch(batch)
         # This many pairs in a row hold a whole epoch: what has not fitted by then never will.
-        end = start + 2 * self.num_pairs
-        for first in range(start, end, 2 * batch):
-            pairs = self._stream(first, min(first + 2 * batch, end))
-            filler.offer(
-                pairs.article_B.tolist(),
-                pairs.term_B.tolist(),
-                self._indices[0].terms_of(pairs.article_B),
-            )
-            if filler.is_full:
-                return start + np.array(filler.chosen, dtype=np.int64)
+        num_offered = 2 * self.num_pairs
+        num_chosen = 0
+        num_starts = max(1, min(self.num_pairs, MAX_OFFERS // num_offered))
+        for begin in range(start, start + num_starts):
+            filler = DroppingBatch(batch)
+            first = begin
+            while first < begin + num_offered:
+                end = min(first + max(2 * batch, first - begin), begin + num_offered)
+                pairs = self._stream(first, end)
+                filler.offer(
+                    pairs.article_B.tolist(),
+                    pairs.term_B.tolist(),
+                    self._indices[0].terms_of(pairs.article_B),
+                )
+                if filler.is_full:
+                    return begin + np.array(filler.chosen, dtype=np.int64)
+                first = end
+            num_chosen = max(num_chosen, len(filler.chosen))
         raise ConfigError(
-            f"plan.conflicts is drop, and only {len(filler.chosen)} of {self.num_pairs:,} pairs "
+            f"plan.conflicts is drop, and only {num_chosen} of {self.num_pairs:,} pairs "
             f"fit into one batch without a conflict; plan.global_batch_rows is {batch}: make it "
             "smaller, set plan.stop_terms=check_tags, or take reject or mask"
         )

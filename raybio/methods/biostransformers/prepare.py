@@ -24,10 +24,15 @@ from raybio.methods.biostransformers.formats.medline_parts import (
     add_to_quarantine,
     parse_file,
 )
-from raybio.methods.biostransformers.formats.tables import Article, read_pair_table, to_batch
+from raybio.methods.biostransformers.formats.tables import (
+    ARTICLES_PER_BATCH,
+    Article,
+    read_pair_table,
+    to_batch,
+)
 from raybio.methods.biostransformers.merge import merge_parts
 from raybio.methods.biostransformers.store import ArticleStore
-from raybio.methods.biostransformers.zero_shot.datasets.pubmedqa import read_pubmedqa
+from raybio.methods.biostransformers.zero_shot.datasets.pubmedqa import stream_articles
 from raybio.store.preparation import preparing
 from raybio.store.quarantine import Quarantine
 
@@ -148,16 +153,18 @@ def _read_table(
     if path.is_dir() or ".json" not in path.suffixes:
         yield from read_pair_table(path, quarantine, labels_by_text)
         return
-    questions = read_pubmedqa(path)
-    quarantine.saw("article", len(questions))
     articles = []
-    for question in questions:
+    for question in stream_articles(path):
         terms = list(question.mesh_terms)
         articles.append(
             Article(
                 int(question.pmid), question.question, question.context, terms, question.year or 0
             )
         )
+        quarantine.saw("article", 1)
+        if len(articles) == ARTICLES_PER_BATCH:
+            yield to_batch(articles)
+            articles = []
     yield to_batch(articles)
 
 

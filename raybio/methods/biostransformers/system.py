@@ -94,7 +94,7 @@ def input_lengths(config: Config, store: ArticleStore) -> list[InputLengths]:
 
 
 def steps_per_epoch(config: Config, store: ArticleStore) -> float:
-    """Return the steps in which every pair of an article and a term occurs once."""
+    """Return the steps with as many pairs as an epoch; each occurs once, except with ``drop``."""
     return PairPlan(store, config.plan, config.seed).steps_per_epoch
 
 

@@ -4,6 +4,8 @@ import gzip
 import re
 from types import SimpleNamespace
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from raybio.core.errors import StoreError
@@ -15,6 +17,7 @@ from raybio.methods.biostransformers.disk import (
     Need,
     check_disk_of_files,
     check_disk_of_parts,
+    check_disk_of_tables,
     check_free_space,
 )
 from raybio.methods.biostransformers.formats.medline_parts import (
@@ -76,6 +79,18 @@ def test_tables_that_need_more_disk_than_there_is_are_refused(tmp_path):
         prepare_pairs(tmp_path / "store", [path])
     assert wanted_terabytes(refused.value)[2] > SIZE * TABLE_OF_GZIP / 1e12
     assert [path.name for path in tmp_path.iterdir()] == ["x.tsv"]
+
+
+def test_folders_of_tables_and_unpacked_columns_count(tmp_path, monkeypatch):
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=0))
+    (tmp_path / "data").mkdir()
+    path = tmp_path / "data" / "train-00000-of-00001.parquet"
+    texts = [f"{number} " + "text " * 1000 for number in range(100)]
+    pq.write_table(pa.table({"text": texts}), path, compression="zstd")
+    assert path.stat().st_size < 100_000
+    for given in (path, tmp_path / "data"):
+        with pytest.raises(StoreError, match=r"\(601 kB of articles, 661 kB of the store"):
+            check_disk_of_tables([given], out=tmp_path)
 
 
 def test_parts_are_weighed_before_they_are_sorted(tmp_path):

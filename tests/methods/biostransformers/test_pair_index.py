@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 
+from raybio.core.errors import StoreError
 from raybio.core.randomness import hash_uniform
 from raybio.methods.biostransformers import pair_index
 from raybio.methods.biostransformers.pair_index import PairIndex
+from raybio.methods.biostransformers.store import ArticleStore
+from raybio.store.store import open_store
 from tests.methods.biostransformers.test_pair_plan import make_store
 
 
@@ -87,3 +90,16 @@ def test_among_equal_priorities_the_first_pairs_are_kept(store, monkeypatch):
         index = PairIndex(store, "title").capped(cap, key=0)
         expected = all_entries(store, "title", None, cap, lambda entry: entry % 3 / 4)
         assert found_pairs(index) == expected
+
+
+def test_pairs_are_of_the_mapped_store_also_after_it_was_replaced(tmp_path):
+    path = tmp_path / "store"
+    before = make_store(path, num_articles=203)
+    expected = all_entries(before, "title")
+    before.map_all()
+    make_store(path, num_articles=97, force=True)
+    assert found_pairs(PairIndex(before, "title")) == expected
+    opened = open_store(path, ArticleStore)
+    make_store(path, num_articles=203, force=True)
+    with pytest.raises(StoreError, match="it was prepared again since"):
+        len(PairIndex(opened, "title"))

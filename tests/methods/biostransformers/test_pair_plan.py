@@ -21,7 +21,7 @@ from tests.ops.threads import in_threads
 TERMS = [f"Term {number}" for number in range(12)] + ["Humans"]
 
 
-def make_store(folder, num_articles=60, seed=0, validation_share=0.2, first_pmid=100):
+def make_store(folder, num_articles=60, seed=0, validation_share=0.2, first_pmid=100, force=False):
     rng = np.random.default_rng(seed)
     articles = []
     for number in range(num_articles):
@@ -29,7 +29,7 @@ def make_store(folder, num_articles=60, seed=0, validation_share=0.2, first_pmid
         terms += ["Humans"] * bool(rng.random() < 0.6)
         abstract = f"abstract of {number}" if rng.random() < 0.5 else ""
         articles.append(Article(first_pmid + number, f"title of {number}", abstract, terms))
-    with Draft(folder) as draft:
+    with Draft(folder, force=force) as draft:
         collector = ArticleCollector(draft.folder)
         collector.add(to_batch(articles))
         return collector.commit(draft, ArticleConfig(validation_share=validation_share), {})
@@ -210,6 +210,37 @@ def test_a_batch_that_dropping_cannot_fill_is_refused(store):
     plan = plan_of(store, conflicts="drop", global_batch_rows=14)
     with pytest.raises(ConfigError, match="plan.conflicts is drop, and only [0-9]+ of .* pairs"):
         plan.rows(0)
+
+
+def test_a_batch_that_its_first_pairs_keep_from_being_filled_starts_one_pair_later(tmp_path):
+    """Most of these batches hold 7 pairs of 10 terms, and some end with 6."""
+    rng = np.random.default_rng(0)
+    articles = []
+    for number in range(200):
+        chosen = rng.choice(10, int(rng.integers(1, 4)), replace=False)
+        articles.append(Article(1 + number, f"title of {number}", "", [TERMS[t] for t in chosen]))
+    with Draft(tmp_path / "store") as draft:
+        collector = ArticleCollector(draft.folder)
+        collector.add(to_batch(articles))
+        store = collector.commit(draft, ArticleConfig(validation_share=0.1), {})
+    plan = plan_of(store, conflicts="drop", global_batch_rows=7)
+    end = 0
+    num_dropped = []
+    for step in range(40):
+        batch = plan.rows(step)
+        clash = has_term(store, batch.article_B, batch.term_B) & ~np.eye(7, dtype=bool)
+        assert not clash.any()
+        end += int(batch.num_dropped_B.sum()) + len(batch)
+        num_dropped.append(int(batch.num_dropped_B[0]))
+    assert plan._starts[40] == end
+    # Only a batch that was begun again has dropped pairs before its first one.
+    assert any(num_dropped)
+    assert not all(num_dropped)
+
+
+def test_a_field_that_is_named_twice_is_refused():
+    with pytest.raises(ConfigError, match="got title,title, want each field once"):
+        override_all(PairPlanConfig(), {"fields": "title,title"})
 
 
 def test_filling_a_window_equals_its_definition():

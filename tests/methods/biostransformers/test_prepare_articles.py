@@ -123,6 +123,22 @@ def test_a_store_that_was_prepared_before_says_what_it_lacks(tmp_path):
         _ = store.qualifiers_E
 
 
+def test_pubmedqa_of_any_size_is_prepared_without_its_answers(tmp_path, monkeypatch):
+    monkeypatch.setattr("raybio.store.sources.MAX_WHOLE_BYTES", 1 << 10)
+    monkeypatch.setitem(prepare_pairs.__globals__, "ARTICLES_PER_BATCH", 4)
+    record = {"QUESTION": "Q?", "CONTEXTS": ["a text"], "LABELS": [""], "MESHES": ["Humans"]}
+    path = tmp_path / "ori_pqaa.json"
+    path.write_text(json.dumps({str(pmid): record for pmid in range(1, 31)}))
+    store = prepare_pairs(tmp_path / "store", [path])
+    assert store.pmid_N.tolist() == list(range(1, 31))
+    path.write_text('{"1": {"QUESTION": "Q?", "CONTEXTS": ["a"]}, "1": {}}')
+    with pytest.raises(DataError, match="'1' is there twice"):
+        prepare_pairs(tmp_path / "other", [path])
+    path.write_text("{}")
+    with pytest.raises(DataError, match="holds no question"):
+        prepare_pairs(tmp_path / "other", [path])
+
+
 def test_pubmedqa_keeps_the_year_of_its_articles(tmp_path):
     record = {"QUESTION": "Q?", "CONTEXTS": ["C."], "LONG_ANSWER": "A.", "MESHES": ["Rats"]}
     (tmp_path / "q.json").write_text(json.dumps({"5": record | {"YEAR": "2011"}, "6": record}))

@@ -1,6 +1,7 @@
 import math
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,9 +12,10 @@ from raybio.core.config import override
 from raybio.core.errors import CheckpointError, ConfigError, DataError, StoreError
 from raybio.core.interfaces import Collective
 from raybio.methods.biostransformers.collector import ArticleCollector
-from raybio.methods.biostransformers.config import ArticleConfig, Config
+from raybio.methods.biostransformers.config import ArticleConfig, Config, RankingConfig
 from raybio.methods.biostransformers.demo import SIMULATED_LITERATURE, LiteratureConfig
 from raybio.methods.biostransformers.formats.tables import Article, to_batch
+from raybio.methods.biostransformers.loss import MultipleNegativesRanking
 from raybio.methods.biostransformers.store import ArticleStore
 from raybio.methods.biostransformers.system import build, check
 from raybio.store.store import Store
@@ -130,6 +132,24 @@ def test_a_learned_temperature_moves_however_slow_the_encoder_and_is_not_exporte
     assert 0.01 < abs(math.log(reports[-1]["temperature"] / config.objective.temperature)) < 0.06
     folder = system.export(tmp_path / "export", {"name": "tiny"})
     assert "log_temperature" not in load_file(folder / "model.safetensors")
+
+
+def test_a_learned_temperature_keeps_its_gradient_at_its_bound() -> None:
+    generator = torch.Generator().manual_seed(0)
+    log_temperature = torch.tensor(math.log(0.005), requires_grad=True)
+    objective = MultipleNegativesRanking(RankingConfig(learn_temperature=True), log_temperature)
+    numbers = torch.arange(4)
+    batch = SimpleNamespace(
+        term_N=numbers, pair_E=numbers, term_E=numbers, num_deferred=0, num_forced=0, num_dropped=0
+    )
+    embedding_RD = torch.randn(8, 3, generator=generator)
+    report = objective.embedding_loss(embedding_RD, batch, SingleProcess())
+    report.loss.backward()
+    assert report.terms["temperature"] == pytest.approx(0.01)
+    assert log_temperature.grad != 0
+    assert log_temperature.item() == pytest.approx(math.log(0.01))
+    with pytest.raises(ConfigError, match="temperature is 0.005, and a learned one stays at or"):
+        tiny_config(NAME, **{"objective.temperature": 0.005})
 
 
 def test_the_export_gives_the_embeddings_of_training_in_sentence_transformers(

@@ -10,7 +10,7 @@ Tables with named columns, in any form of ``table_rows``:
 Else the first line decides:
 
 - tab-separated, as the authors train on: PMID, title, abstract, and one column for each MeSH term.
-  A header that begins with PMID is skipped.
+  A header that begins with PMID or id is skipped.
 - comma-separated without header, as the authors released: PMID, title, terms joined by ``;``, as
   many random other terms (ignored). A table of abstracts is refused by its first row: its third
   column has another number of terms than the fourth, a single one that ends with a full stop, or
@@ -36,6 +36,9 @@ from raybio.store.table_rows import choose_columns, is_typed_table, read_columns
 LABELED = ("text", ("label", "labels"))
 NAMED = (("pmid", "id"), "title", "abstract", ("terms", "mesh", "label", "labels"))
 ARTICLES_PER_BATCH = 10_000
+
+FIRST_TEXT_ID = 1 << 55
+"""Larger than all PMIDs: texts without one have ids from here on."""
 
 _NO_TERMS = ("year", "date", "journal", "author", "doi", "pmcid", "language", "source")
 """Beginnings of the names of columns that hold no terms, as exports of articles have them."""
@@ -107,7 +110,8 @@ def _articles(
         return
     try:
         with open_source(path, "a table of articles") as file:
-            lines = io.TextIOWrapper(file, encoding="utf-8", newline="")
+            # A carriage return alone is a character of a text.
+            lines = io.TextIOWrapper(file, encoding="utf-8", newline="\n")
             yield from _parse(bounded_lines(lines, path), path, quarantine, labels_by_text)
     except UnicodeDecodeError as error:
         raise DataError(
@@ -126,7 +130,8 @@ def _parse(
         raise DataError(f"{path}: is empty, want a table of articles")
     rest = chain([first], lines)
     delimiter = max(",;\t", key=first.count)
-    header = next(csv.reader([first], delimiter=delimiter), [])
+    row = first.replace("\r", " ")
+    header = next(csv.reader([row], delimiter=delimiter), [])
     names = {name.strip().lower() for name in header}
     is_labeled = LABELED[0] in names and not names.isdisjoint(LABELED[1])
     if is_labeled or ("\t" not in first and not names.isdisjoint(NAMED[0])):
@@ -136,9 +141,11 @@ def _parse(
         yield from _tab_separated(rest, path, quarantine)
         return
     csv.field_size_limit(MAX_LINE_LENGTH)
+    # A row of many terms has more semicolons than commas.
+    cells = next(csv.reader([row]), [])
     rows = csv.reader(rest, strict=True)
     try:
-        if len(header) == 4 and header[0].strip().isdigit():
+        if len(cells) == 4 and cells[0].strip().isdigit():
             yield from _released(rows, path, quarantine)
         else:
             raise DataError(
@@ -156,7 +163,7 @@ def _tab_separated(lines: Iterator[str], path: Path, quarantine: Quarantine) -> 
         title = columns[0] if columns else ""
         abstract = columns[1] if len(columns) > 1 else ""
         terms = columns[2:]
-        if number == 1 and pmid.strip().lower() == "pmid":
+        if number == 1 and pmid.strip().lower() in NAMED[0]:
             _check_header(line, path)
             quarantine.add(
                 "article", "header (no article)", path.name, number, line.strip(), is_bad=False
@@ -164,6 +171,9 @@ def _tab_separated(lines: Iterator[str], path: Path, quarantine: Quarantine) -> 
         elif len(terms) == 1 and ";" in terms[0]:
             reason = "terms joined by ';' (want a column each)"
             _skip(reason, terms[0], path, number, quarantine)
+        elif any("\r" in term for term in terms):
+            # As in files whose lines end so.
+            _skip("terms with a carriage return", line, path, number, quarantine)
         elif line.strip():
             yield from _checked(pmid, title, abstract, terms, path, number, quarantine)
 
@@ -188,6 +198,12 @@ def _check_header(line: str, path: Path) -> None:
                 f"{path}: has the columns {names[:5]}, want PMID, title, abstract and then a "
                 "column a term"
             )
+    # PubMed calls it AB, its XML AbstractText.
+    if len(names) > 2 and names[2] and not names[2].startswith("ab"):
+        raise DataError(
+            f"{path}: column {names[2]!r} would be read as abstracts; want PMID, title, abstract "
+            "(empty fields if there are none) and then a column a term"
+        )
 
 
 def _released(rows: Any, path: Path, quarantine: Quarantine) -> Iterator[Article]:
@@ -232,7 +248,9 @@ def _named(
     """
 
     def select(names: Sequence[str]) -> list[str]:
-        return choose_columns(path, names, LABELED if LABELED[0] in names else NAMED)
+        # Tables of articles may have other columns, also one called text.
+        is_labeled = LABELED[0] in names and not _are_named(names)
+        return choose_columns(path, names, LABELED if is_labeled else NAMED)
 
     def skip(line: int, detail: str) -> None:
         _skip(WIDTH, detail, path, line, quarantine)
@@ -254,15 +272,23 @@ def _named(
         yield from _checked(str(_text_id(text)), text, "", labels, path, line, quarantine)
 
 
+def _are_named(names: Sequence[str]) -> bool:
+    """Return whether a table has each column of ``NAMED``."""
+    return all(
+        any(name in names for name in ((each,) if isinstance(each, str) else each))
+        for each in NAMED
+    )
+
+
 def _skip(reason: str, detail: str, path: Path, line: int, quarantine: Quarantine) -> None:
     quarantine.saw("article", 1)
     quarantine.add("article", reason, path.name, line, detail)
 
 
 def _text_id(text: str) -> int:
-    """Return a hash of the text that is larger than all PMIDs."""
+    """Return a hash of the text, at least ``FIRST_TEXT_ID``."""
     digest = hashlib.blake2b(text.encode(), digest_size=6).digest()
-    return (1 << 55) + int.from_bytes(digest, "little")
+    return FIRST_TEXT_ID + int.from_bytes(digest, "little")
 
 
 def _checked(

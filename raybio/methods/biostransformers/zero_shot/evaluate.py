@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,11 +15,12 @@ from raybio.core.files import RUN
 from raybio.core.randomness import derive_seed
 from raybio.core.records import read_record
 from raybio.encoders.checkpoints import model_names
-from raybio.encoders.config import TextEncoderConfig
+from raybio.encoders.config import SCRATCH, TextEncoderConfig
 from raybio.encoders.input_lengths import lengths_of_texts
 from raybio.encoders.text import TextReader, build_text_encoder, text_reader
 from raybio.encoders.tokenization import TokenizerSource, read_texts
 from raybio.evaluation.lexical import BASELINES
+from raybio.methods.biostransformers.formats.tables import FIRST_TEXT_ID
 from raybio.methods.biostransformers.store import ArticleStore
 from raybio.methods.biostransformers.zero_shot.names import task_names
 from raybio.methods.biostransformers.zero_shot.ranking import RankingTask
@@ -124,15 +126,36 @@ def _truncation_remarks(task: RankingTask, reader: TextReader) -> list[str]:
 def training_pmids(model: str) -> np.ndarray | str | None:
     """Return the PMIDs that a run was trained on, or why they are unknown; None for other models.
 
+    Those of the runs that it began with are added, one after the other.
+
     Args:
         model: ``export/`` in the folder of a run; ``run.json`` next to it names the store.
 
     Raises:
-        RecordError: if ``run.json`` is damaged or of another format version.
+        RecordError: if a ``run.json`` is damaged or of another format version.
     """
-    record = Path(model).parent / RUN
+    pmids = []
+    folder = Path(model)
+    folders: list[Path] = []
+    run = _run_of(folder)
+    while run is not None and folder not in folders:
+        folders.append(folder)
+        if run["method"] == "biostransformers":
+            known = _pmids_of_run(run)
+            if isinstance(known, str):
+                return known
+            pmids.append(known)
+        folder = Path(run["config"].get("encoder", {}).get("source", SCRATCH)).expanduser()
+        run = _run_of(folder)
+        if run is None and folder.name == "export":
+            return f"{folder}: the run began with it, and there is no {RUN} next to it."
+    return np.concatenate(pmids) if pmids else None
+
+
+def _run_of(model: Path) -> dict[str, Any] | None:
+    """Return the record of the run whose export a model is; None for other models."""
     try:
-        run = read_record(record, "run")
+        return read_record(model.parent / RUN, "run")
     except OSError:
         return None
     except RecordFormatError:
@@ -142,15 +165,21 @@ def training_pmids(model: str) -> np.ndarray | str | None:
             f"{error} It names the run's training articles: to evaluate the model without them, "
             "copy its folder elsewhere"
         ) from None
-    if run is None or run["method"] != "biostransformers":
-        return None
+
+
+def _pmids_of_run(run: dict[str, Any]) -> np.ndarray | str:
+    """Return the PMIDs of the training articles in a run's store, or why they are unknown."""
     try:
         store = open_store(run["store"], ArticleStore)
     except (OSError, RaybioError) as error:
         return str(error)
     if not run["data_digest"].startswith(store.digest):
         return f"{run['store']}: was prepared again since the training."
-    return store.pmid_N[~store.is_validation_N]
+    pmid_N = store.pmid_N[~store.is_validation_N]
+    num_texts = int((pmid_N >= FIRST_TEXT_ID).sum())
+    if num_texts:
+        return f"{run['store']}: {num_texts:,} of its training texts have no PMID."
+    return pmid_N
 
 
 def text_embedder(model: str, max_length: int | None) -> Embed:

@@ -1,5 +1,7 @@
 import gzip
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from raybio.core.errors import DataError
@@ -45,6 +47,47 @@ def test_the_released_layout_reads_quoted_terms_and_leaves_the_random_ones(tmp_p
     ]
 
 
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_first_row_of_the_released_layout_may_have_many_terms(tmp_path, is_first):
+    path = tmp_path / "released.csv"
+    rows = ["1,A title,a;b;c,d;e;f\n", "2,Other,a,b\n"]
+    path.write_text("".join(rows if is_first else rows[::-1]))
+    assert sorted(read(path)[0]) == [(1, "A title", "", ["a", "b", "c"]), (2, "Other", "", ["a"])]
+
+
+def test_a_carriage_return_alone_ends_no_line(tmp_path):
+    path = tmp_path / "articles.tsv"
+    path.write_bytes(b"1\tT\tfirst\rsecond\tHumans\tMice\r\n2\tU\t\tMice\r3\tV\t\tRats\n")
+    rows, quarantine = read(path)
+    assert rows == [(1, "T", "first second", ["Humans", "Mice"])]
+    assert quarantine.count_by_reason == {"terms with a carriage return": 1}
+
+
+@pytest.mark.parametrize("label", ["terms", "label"])
+def test_articles_may_have_a_column_of_the_name_text(tmp_path, label):
+    path = tmp_path / "articles.csv"
+    path.write_text(f"pmid,text,title,abstract,{label}\n1,whole,A title,Its abstract,Mice;Rats\n")
+    assert read(path)[0] == [(1, "A title", "Its abstract", ["Mice", "Rats"])]
+
+
+@pytest.mark.parametrize("other", ["", '"pmid": 1, "title": "a", "abstract": "b", '])
+def test_half_of_a_character_is_refused_with_its_line(tmp_path, other):
+    path = tmp_path / "texts.jsonl"
+    cut = '"cut emoji \\ud83d"'
+    line = f'{{{other}"terms": {cut}}}' if other else f'{{"text": {cut}, "label": "x"}}'
+    path.write_text(f"\n{line}\n")
+    with pytest.raises(DataError, match=r"texts\.jsonl, line 2: .* half of a character"):
+        read(path)
+
+
+def test_a_label_that_is_not_a_number_is_missing(tmp_path):
+    path = tmp_path / "texts.jsonl"
+    path.write_text('{"text": "a", "label": NaN}\n{"text": "b", "label": "x"}\n')
+    pq.write_table(pa.table({"text": ["a"], "label": [float("nan")]}), tmp_path / "texts.parquet")
+    assert [row[3] for row in read(path)[0]] == [[], ["x"]]
+    assert [row[3] for row in read(tmp_path / "texts.parquet")[0]] == [[]]
+
+
 def test_the_labels_of_one_text_are_united_and_no_number_is_a_pmid(tmp_path):
     path = tmp_path / "pairs.csv"
     path.write_text("text,label\nfirst,a;b\nsecond,c\nfirst,d\n")
@@ -55,7 +98,13 @@ def test_the_labels_of_one_text_are_united_and_no_number_is_a_pmid(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "header", ["PMID\tTitle\tAbstract\tMeSH", " pmid \ttitle", "\ufeffPMID\tTI\tAB\tMH\tMH"]
+    "header",
+    [
+        "PMID\tTitle\tAbstract\tMeSH",
+        " pmid \ttitle",
+        "ID\ttitle\t\tMeSH",
+        "\ufeffPMID\tTI\tAB\tMH\tMH",
+    ],
 )
 def test_a_header_is_known_as_one_and_is_not_held_against_the_table(tmp_path, header):
     path = tmp_path / "articles.tsv"
@@ -150,6 +199,14 @@ def test_bad_lines_are_set_aside_with_line_and_reason(tmp_path):
         (
             b"PMID\tAbstract\tTitle\n1\tb\ta\n",
             r"has the columns \['pmid', 'abstract', 'title'\], want PMID, title",
+        ),
+        (
+            b"id\tabstract\ttitle\tmesh\n1\tb\ta\tMice\n",
+            r"has the columns \['id', 'abstract', 'title', 'mesh'\], want PMID, title",
+        ),
+        (
+            b"pmid\ttitle\tmesh1\tmesh2\n1\ta\tMice\tRats\n",
+            "column 'mesh1' would be read as abstracts; want PMID, title, abstract",
         ),
         (b"\n", "the first line has 0 columns"),
         (gzip.compress(b"1\tt\t\tA\n" * 1000, mtime=0)[:-20], "torn or damaged"),

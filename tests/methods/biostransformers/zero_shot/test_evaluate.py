@@ -8,6 +8,8 @@ import torch
 from transformers import BertModel
 
 from raybio.core.errors import ConfigError, RecordError
+from raybio.methods.biostransformers.config import ArticleConfig
+from raybio.methods.biostransformers.prepare import prepare_pairs
 from raybio.methods.biostransformers.store import ArticleStore
 from raybio.methods.biostransformers.system import build
 from raybio.methods.biostransformers.zero_shot.evaluate import (
@@ -55,6 +57,39 @@ def test_a_report_says_how_many_articles_of_a_task_a_run_was_trained_on(
     reason = f"The training articles of tiny are unknown: {store}: does not exist"
     assert reason in report_markdown([result], {})
     assert training_pmids("some/model") is None
+
+
+def export_run(folder: Path, store: Path, settings: dict[str, object]) -> str:
+    config = tiny_config("biostransformers", **settings)
+    system = build(config, store)
+    run = RunFolder(folder.parent, folder.name)
+    run.open("biostransformers", config, store, system.data_digest, ())
+    return str(system.export(run.export, {}))
+
+
+def test_training_articles_of_the_run_that_a_run_began_with_count_too(
+    tiny_articles: ArticleStore, tmp_path: Path
+) -> None:
+    first = export_run(tmp_path / "runs" / "A", tiny_articles.path, {})
+    table = tmp_path / "other.csv"
+    table.write_text("pmid,title,abstract,terms\n7000001,word1a,word2a,Humans;Mice\n")
+    other = prepare_pairs(tmp_path / "other", [table], ArticleConfig(validation_share=0)).path
+    settings = {"encoder.source": first, "plan.global_batch_rows": 2}
+    second = export_run(tmp_path / "runs" / "B", other, settings)
+    of_first = tiny_articles.pmid_N[~tiny_articles.is_validation_N]
+    np.testing.assert_array_equal(np.sort(training_pmids(second)), [*np.sort(of_first), 7000001])
+    shutil.rmtree(tmp_path / "runs" / "A")
+    assert training_pmids(second) == (
+        f"{first}: the run began with it, and there is no run.json next to it."
+    )
+
+
+def test_training_texts_without_a_pmid_are_a_reason_and_no_zero(tmp_path: Path) -> None:
+    table = tmp_path / "texts.csv"
+    table.write_text("text,label\nword1a,first\nword2a,second\n")
+    store = prepare_pairs(tmp_path / "store", [table], ArticleConfig(validation_share=0)).path
+    model = export_run(tmp_path / "runs" / "A", store, {"plan.global_batch_rows": 2})
+    assert training_pmids(model) == f"{store}: 2 of its training texts have no PMID."
 
 
 def test_texts_are_cut_where_the_export_says_as_in_sentence_transformers(

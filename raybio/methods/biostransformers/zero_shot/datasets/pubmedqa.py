@@ -5,12 +5,13 @@ The conclusion is the long answer. The other sections of the abstract are the co
 have the same form with fewer fields.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from raybio.core.errors import DataError
-from raybio.store.json import Record, read_json_object
+from raybio.store.json import Record, read_json_object, stream_object
 
 DECISIONS = ("yes", "no", "maybe")
 MAX_PMID_DIGITS = 17
@@ -52,13 +53,30 @@ def read_pubmedqa(path: Path) -> tuple[PubMedQuestion, ...]:
     """
     records = read_json_object(path)
     if not records:
-        raise DataError(f"{path}: holds no question, want PMID -> question as in ori_pqal.json")
+        raise _no_question(path)
     return tuple(
         _pubmedqa_question(Record.of(path, pmid, value)) for pmid, value in records.items()
     )
 
 
-def _pubmedqa_question(record: Record) -> PubMedQuestion:
+def stream_articles(path: Path) -> Iterator[PubMedQuestion]:
+    """Yield the questions of a file of any size without their answers, which may be missing.
+
+    Raises:
+        DataError: as ``read_pubmedqa``.
+    """
+    pmid = ""
+    for pmid, value in stream_object(path):
+        yield _pubmedqa_question(Record.of(path, pmid, value), has_answer=False)
+    if not pmid:
+        raise _no_question(path)
+
+
+def _no_question(path: Path) -> DataError:
+    return DataError(f"{path}: holds no question, want PMID -> question as in ori_pqal.json")
+
+
+def _pubmedqa_question(record: Record, *, has_answer: bool = True) -> PubMedQuestion:
     contexts = record.texts("CONTEXTS")
     sections = record.texts("LABELS")
     is_number = record.name.isascii() and record.name.isdigit()
@@ -68,7 +86,7 @@ def _pubmedqa_question(record: Record) -> PubMedQuestion:
         )
     if not contexts:
         raise record.wrong("CONTEXTS", "at least one text that is not blank")
-    if sections and len(sections) != len(contexts):
+    if has_answer and sections and len(sections) != len(contexts):
         raise record.wrong("LABELS", f"one name for each of the {len(contexts)} contexts")
     decision = record.fields.get("final_decision")
     if decision is not None and decision not in DECISIONS:
@@ -82,7 +100,7 @@ def _pubmedqa_question(record: Record) -> PubMedQuestion:
         pmid=record.name,
         question=record.text("QUESTION"),
         contexts=contexts,
-        long_answer=record.text("LONG_ANSWER"),
+        long_answer=record.text("LONG_ANSWER") if has_answer else "",
         decision=decision,
         mesh_terms=record.texts("MESHES"),
         year=None if year is None else int(year),
