@@ -69,8 +69,15 @@ _SYMBOLS = {
 
 
 REPLACES = "replaces"
-"""Key of a field's ``json_schema_extra``: a setting of its section that becomes null where the
-field is given and the other is not."""
+"""Key of a field's ``json_schema_extra``: a setting of its section that gets the default of its
+class (null, 0) where the field is given and the other is not."""
+
+
+class Replaced(NamedTuple):
+    """A setting that another one of its section replaces, and the default of its class."""
+
+    name: str
+    default: Any
 
 
 class Field(NamedTuple):
@@ -208,20 +215,24 @@ def override_all(config: C, value_by_path: Mapping[str, Any]) -> C:
         for parent in parents:
             node = node[parent]
         node[leaf] = _read_yaml(path, value) if isinstance(value, str) else value
-        replaced = replaced_by(type(config), parents).get(leaf)
-        if replaced is not None and ".".join([*parents, replaced]) not in value_by_path:
-            node[replaced] = None
+        other = replaced_by(type(config), parents).get(leaf)
+        if other is not None and ".".join([*parents, other.name]) not in value_by_path:
+            node[other.name] = other.default
     return type(config).from_mapping(mapping)
 
 
-def replaced_by(model: Any, section: Sequence[str] = ()) -> dict[str, str]:
-    """Return the settings of a section that replace another one: name -> name of the other."""
+def replaced_by(model: Any, section: Sequence[str] = ()) -> dict[str, Replaced]:
+    """Return the settings of a section that replace another one, by name, with the other one."""
     for name in section:
         model = model.model_fields[name].annotation
     if not _is_section(model):
         return {}
-    extras = {name: info.json_schema_extra for name, info in model.model_fields.items()}
-    return {name: extra[REPLACES] for name, extra in extras.items() if isinstance(extra, dict)}
+    replaced = {}
+    for name, info in model.model_fields.items():
+        if isinstance(info.json_schema_extra, dict):
+            other = info.json_schema_extra[REPLACES]
+            replaced[name] = Replaced(other, model.model_fields[other].default)
+    return replaced
 
 
 def _read_yaml(path: str, text: str) -> Any:
@@ -324,8 +335,9 @@ def _merge(base: dict[str, Any], over: dict[str, Any], model: Any) -> dict[str, 
                 inner_model = model.model_fields[key].annotation
             value = _merge(inner, value, inner_model)
         merged[key] = value
-        if key in replaced and replaced[key] not in over:
-            merged[replaced[key]] = None
+        other = replaced.get(key)
+        if other is not None and other.name not in over:
+            merged[other.name] = other.default
     return merged
 
 

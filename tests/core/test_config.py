@@ -361,6 +361,28 @@ def test_steps_that_are_given_replace_the_epochs_of_a_configuration_below(tmp_pa
     assert load(TrainingConfig, file).schedule.max_epochs == 3
 
 
+def test_each_setting_of_the_warm_up_replaces_the_other_of_a_configuration_below(
+    tmp_path: Path,
+) -> None:
+    def warm_up(config: TrainingConfig) -> tuple[int, float]:
+        return config.optim.num_warmup_steps, config.optim.warmup_ratio
+
+    by_steps = override_all(TrainingConfig(), {"optim.num_warmup_steps": 500})
+    by_ratio = override_all(by_steps, {"optim.warmup_ratio": "0.1"})
+    assert warm_up(by_ratio) == (0, 0.1)
+    assert warm_up(override(by_ratio, "optim.num_warmup_steps", "0")) == (0, 0)
+    file = tmp_path / "optim.yaml"
+    file.write_text("optim: {warmup_ratio: 0.2}")
+    assert warm_up(load(TrainingConfig, file, by_steps)) == (0, 0.2)
+    file.write_text("optim: {num_warmup_steps: 7}")
+    assert warm_up(load(TrainingConfig, file, by_ratio)) == (7, 0)
+    # A run's own configuration holds both.
+    both = override_all(by_steps, {"optim.warmup_ratio": 0.1, "optim.num_warmup_steps": 7})
+    assert warm_up(both) == (7, 0.1)
+    assert TrainingConfig.from_mapping(both.to_mapping()) == both
+    assert override_all(both, {"optim.peak_lr": "0.5"}).optim.num_warmup_steps == 7
+
+
 def by_steps_and_epochs(config: TrainingConfig) -> TrainingConfig:
     return config.model_copy(update={"schedule": config.schedule.in_steps(10.0)})
 
