@@ -3,7 +3,19 @@
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, XLNetConfig, XLNetModel
+from transformers import (
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    BigBirdConfig,
+    BigBirdModel,
+    ConvBertConfig,
+    FNetConfig,
+    NystromformerConfig,
+    XLNetConfig,
+    XLNetModel,
+    YosoConfig,
+)
 
 from raybio.core.batch import PaddedTokens
 from raybio.core.config import fields, override_all
@@ -13,6 +25,7 @@ from raybio.encoders.config import TextEncoderConfig
 from raybio.encoders.export import export_text_encoder
 from raybio.encoders.sources import fetch_file
 from raybio.encoders.text import build_text_encoder
+from raybio.encoders.text_checkpoint import read_checkpoint
 from tests.encoders.tiny_text import (
     ARCHITECTURES,
     COUNT_BY_WORD,
@@ -129,6 +142,43 @@ def test_padding_beyond_the_positions_changes_nothing(architecture, tmp_path):
     torch.testing.assert_close(
         encoded.embedding_RD, encoder(tokens).embedding_RD, rtol=1e-5, atol=1e-5
     )
+
+
+def test_bigbird_embeds_a_long_text_the_same_after_a_short_one(tmp_path):
+    """Block-sparse attention would change to full attention at the first short text."""
+    tokenizer = tiny_tokenizer()
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sparse = BigBirdConfig(
+        vocab_size=len(tokenizer),
+        pad_token_id=tokenizer.pad_token_id,
+        intermediate_size=48,
+        max_position_embeddings=MAX_POSITIONS,
+        block_size=4,
+        num_random_blocks=1,
+        attention_type="block_sparse",
+        **sizes,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        BigBirdModel(sparse).save_pretrained(tmp_path / "raw")
+    tokenizer.save_pretrained(tmp_path / "raw")
+    encoder = build_text_encoder(TextEncoderConfig(source=str(tmp_path / "raw")), seed=0)
+    long = max(SENTENCES, key=len)
+    assert int(padded(encoder, [long]).mask_RL.sum()) > 7 * sparse.block_size
+    first = embed(encoder, [long])
+    embed(encoder, SENTENCES[1:2])
+    assert (embed(encoder, [long]) == first).all()
+    folder = export_text_encoder(encoder, tmp_path / "out", card={})
+    exported = AutoModel.from_pretrained(folder)
+    assert exported.config.attention_type == "original_full"
+
+
+@pytest.mark.parametrize("kind", [ConvBertConfig, FNetConfig, NystromformerConfig, YosoConfig])
+def test_architectures_whose_states_depend_on_padding_are_refused(kind, tmp_path):
+    kind().save_pretrained(tmp_path)
+    checkpoint = read_checkpoint(str(tmp_path), "main", with_head=False)
+    with pytest.raises(ConfigError, match=f"{kind.model_type}, which makes .* on its padding"):
+        checkpoint.load_config()
 
 
 def test_mean_pooling_counts_special_tokens_and_cls_takes_the_first():
