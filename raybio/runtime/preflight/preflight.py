@@ -68,7 +68,7 @@ class Intent:
         space: YAML file of a search space, for a sweep; it names the method.
         budget: changes of the space's budget, such as ``num_trials=6``.
         min_free_gib: disk that must be free.
-        seconds: time limit of each check.
+        seconds: time limit of each check but that of the encoder, which may be fetched.
         with_ray: also start or join Ray.
     """
 
@@ -142,7 +142,9 @@ def preflight(intent: Intent) -> list[Finding]:
     look("bucket", _look_at_buckets, plan)
     look("store", _look_at_store, plan)
     _fetch_encoders(plan.configs)
-    look("encoder", _look_at_encoders, plan)
+    # Pickled weights may be fetched and converted, which takes minutes; the client of the hub has
+    # limits of its own.
+    findings += run_guarded("encoder", lambda: _look_at_encoders(plan), None)
     look("storage", _look_at_storage, plan)
     look("disk", _look_at_disks, plan, intent.min_free_gib)
     look("MLflow", _look_at_tracking, options.tracking, plan)

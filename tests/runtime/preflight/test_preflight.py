@@ -7,6 +7,7 @@ import re
 import socket
 import sqlite3
 import threading
+import time
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -337,6 +338,18 @@ def test_a_run_that_could_start_has_no_errors(
         "resources",
     }
     assert checks <= by_check(found).keys()
+
+
+def test_an_encoder_may_take_longer_to_fetch_than_other_checks(
+    home: Path, tmp_path: Path, tiny_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fetch(plan: object) -> Iterator[Finding]:
+        time.sleep(0.7)
+        yield Finding("encoder", OK, "fetched")
+
+    monkeypatch.setattr("raybio.runtime.preflight.preflight._look_at_encoders", fetch)
+    found = preflight(replace(intent(tmp_path, tiny_store), seconds=0.5))
+    assert by_check(found)["encoder"].state == OK
 
 
 def test_all_faults_are_reported_at_once(home: Path, tmp_path: Path, request_one: object) -> None:
