@@ -149,7 +149,7 @@ def preflight(intent: Intent) -> list[Finding]:
     look("disk", _look_at_disks, plan, intent.min_free_gib)
     look("MLflow", _look_at_tracking, options.tracking, plan)
     look("resources", _look_at_resources, intent, plan)
-    if plan.compute.use_gpu is not False:
+    if plan.compute.gpus_of_trial != 0:
         look("driver", look_at_driver)
     look("object store", this_machine.look_at_shared_memory, MIN_OBJECT_STORE_MIB)
     if intent.with_ray:
@@ -411,7 +411,7 @@ def _look_at_nodes(intent: Intent, plan: _Plan) -> Iterator[Finding]:
         if plan.buckets:
             yield nodes.compare_buckets(facts)
         yield from nodes.compare_versions(nodes.versions(), facts)
-        if plan.compute.use_gpu is not False:
+        if plan.compute.gpus_of_trial != 0:
             yield from nodes.compare_drivers(facts)
         yield nodes.compare_disks(facts, intent.min_free_gib)
         yield nodes.compare_object_stores(facts, MIN_OBJECT_STORE_MIB)

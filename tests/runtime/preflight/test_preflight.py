@@ -464,6 +464,18 @@ def test_a_sweep_fits_where_one_trial_does_and_is_checked_with_its_own_options(
         preflight(replace(sweep, method="sppt_protein", space=None))
 
 
+def test_a_sweep_on_cpus_needs_no_driver(
+    home: Path, tmp_path: Path, tiny_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = Finding("driver", ERROR, "570.133.20 is too old")
+    monkeypatch.setattr("raybio.runtime.preflight.preflight.look_at_driver", lambda: iter([old]))
+    space = ROOT / "search_spaces" / "sppt_protein.yaml"
+    sweep = replace(intent(tmp_path, tiny_store, device="auto"), method=None, space=space)
+    assert by_check(preflight(sweep))["driver"] == old
+    assert "driver" not in by_check(preflight(with_compute(sweep, gpus_per_worker=0.0)))
+    assert "driver" not in by_check(preflight(intent(tmp_path, tiny_store)))
+
+
 def test_a_setting_that_the_space_decides_is_an_error_as_for_the_sweep(
     home: Path, tmp_path: Path, tiny_store: Store
 ) -> None:
