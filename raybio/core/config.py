@@ -1,6 +1,7 @@
 """Configuration: frozen pydantic models that refuse unknown keys and suggest the right one."""
 
 import contextlib
+import re
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -67,6 +68,13 @@ _SYMBOLS = {
 }
 """Constraint of a pydantic field -> how ranges are shown."""
 
+
+_INT = "tag:yaml.org,2002:int"
+_FLOAT = "tag:yaml.org,2002:float"
+"""Tags of numbers in YAML."""
+
+_OLD_NUMBER = re.compile(r":|^[-+]?0[\d_]+$")
+"""Numbers that YAML 1.2 no longer has: of base 60 (``1:30``), and octal by a leading zero."""
 
 REPLACES = "replaces"
 """Key of a field's ``json_schema_extra``: a setting of its section that gets the default of its
@@ -136,6 +144,8 @@ def read_mapping(path: str | Path) -> dict[str, Any]:
 def parse_yaml(text: str) -> Any:
     """Parse plain YAML: no tags that build objects, no repeated keys, no aliases.
 
+    Numbers with leading zeros (decimal in YAML 1.2, octal in 1.1) and of base 60 stay text.
+
     Raises:
         ConfigError: with the line, the column and the reason, in one line.
     """
@@ -181,6 +191,21 @@ class _PlainLoader(yaml.SafeLoader):
                 )
             seen.add(key_node.value)
         return super().construct_mapping(node, deep)
+
+
+def _number(loader: _PlainLoader, node: yaml.ScalarNode) -> Any:
+    """Return a number, or the text of what YAML 1.1 takes for an octal one or one of base 60.
+
+    The setting makes ``010`` ten, and refuses ``1:30``.
+    """
+    if _OLD_NUMBER.search(node.value):
+        return node.value
+    construct = loader.construct_yaml_int if node.tag == _INT else loader.construct_yaml_float
+    return construct(node)
+
+
+_PlainLoader.add_constructor(_INT, _number)
+_PlainLoader.add_constructor(_FLOAT, _number)
 
 
 def value_at(config: BaseConfig, path: str) -> Any:

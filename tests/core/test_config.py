@@ -67,6 +67,24 @@ def test_override_reads_strings_as_yaml_and_leaves_the_original_alone():
 
 
 @pytest.mark.parametrize(
+    ("text", "number"),
+    [("010", 10), ("008", 8), ("-0", 0), ("00", 0), ("0x10", 16), ("1_000", 1000), ("+7", 7)],
+)
+def test_a_number_with_leading_zeros_is_decimal(text: str, number: int, tmp_path: Path) -> None:
+    assert override(Example(), "seed", text).seed == number
+    file = tmp_path / "a.yaml"
+    file.write_text(f"seed: {text}\nmargin: {text}")
+    assert load(Example, file).seed == load(Example, file).margin == number
+
+
+def test_a_number_of_base_60_is_refused(tmp_path: Path) -> None:
+    for path, text in (("seed", "1:30"), ("margin", "1:30"), ("margin", "1:30.5")):
+        with pytest.raises(ConfigError, match=f"{path}: got '{text}', want a"):
+            override(Example(), path, text)
+        assert f"{path}: got '{text}', want a" in refused(f"{path}: {text}", tmp_path)
+
+
+@pytest.mark.parametrize(
     ("path", "nearest"),
     [
         ("optim.peek_lr", "optim.peak_lr"),
