@@ -187,6 +187,8 @@ class TextCheckpoint:
         if getattr(config, "layer_types", None):
             # As in ModernBERT; transformers writes no config.json whose numbers disagree.
             config.layer_types = config.layer_types[:num_layers]
+        if isinstance(getattr(config, "attention_window", None), list):
+            config.attention_window = config.attention_window[:num_layers]  # Longformer's
 
     def _set_dropout(
         self, config: PreTrainedConfig, setting: str, share: float, names: tuple[str, ...]

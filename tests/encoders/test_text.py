@@ -11,6 +11,8 @@ from transformers import (
     BigBirdModel,
     ConvBertConfig,
     FNetConfig,
+    LongformerConfig,
+    LongformerModel,
     NystromformerConfig,
     XLNetConfig,
     XLNetModel,
@@ -24,7 +26,7 @@ from raybio.core.errors import ConfigError, DataError
 from raybio.encoders.config import TextEncoderConfig
 from raybio.encoders.export import export_text_encoder
 from raybio.encoders.sources import fetch_file
-from raybio.encoders.text import build_text_encoder
+from raybio.encoders.text import build_text_encoder, check_text_encoder
 from raybio.encoders.text_checkpoint import read_checkpoint
 from tests.encoders.tiny_text import (
     ARCHITECTURES,
@@ -171,6 +173,27 @@ def test_bigbird_embeds_a_long_text_the_same_after_a_short_one(tmp_path):
     folder = export_text_encoder(encoder, tmp_path / "out", card={})
     exported = AutoModel.from_pretrained(folder)
     assert exported.config.attention_type == "original_full"
+
+
+def test_a_longformer_with_a_window_for_each_layer_is_cut(tmp_path):
+    tokenizer = tiny_tokenizer()
+    config = LongformerConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=48,
+        max_position_embeddings=MAX_POSITIONS + 1,
+        pad_token_id=tokenizer.pad_token_id,
+        attention_window=[4, 8],
+    )
+    LongformerModel(config).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    settings = TextEncoderConfig(source=str(tmp_path), num_layers_kept=1)
+    check_text_encoder(settings)
+    encoder = build_text_encoder(settings, seed=0)
+    assert encoder.model.config.attention_window == [4]
+    assert embed(encoder, SENTENCES).shape == (len(SENTENCES), 32)
 
 
 @pytest.mark.parametrize("kind", [ConvBertConfig, FNetConfig, NystromformerConfig, YosoConfig])
