@@ -7,6 +7,8 @@ from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
     AutoTokenizer,
+    BertConfig,
+    BertForMaskedLM,
     BigBirdConfig,
     BigBirdModel,
     ConvBertConfig,
@@ -403,7 +405,10 @@ def test_embeddings_of_minilm_are_those_of_sentence_transformers():
 
 @pytest.mark.parametrize("architecture", ["bert", "roberta", "modernbert"])
 def test_a_language_model_keeps_its_own_head(architecture, tmp_path):
-    source = save_with_head(tmp_path, architecture)
+    assert_equal_logits(save_with_head(tmp_path, architecture))
+
+
+def assert_equal_logits(source):
     config = TextEncoderConfig(source=source)
     encoder = build_text_encoder(config, seed=0).eval()
     encoder.add_mask_head(config, seed=0)
@@ -412,6 +417,12 @@ def test_a_language_model_keeps_its_own_head(architecture, tmp_path):
     whole = AutoModelForMaskedLM.from_pretrained(source).eval()
     expected = whole(input_ids=tokens.token_RL, attention_mask=tokens.mask_RL.long()).logits[0]
     torch.testing.assert_close(logits_KV, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_head_has_the_activation_of_its_checkpoint(tmp_path):
+    source = save_tiny(tmp_path)
+    BertForMaskedLM(BertConfig.from_pretrained(source, hidden_act="relu")).save_pretrained(source)
+    assert_equal_logits(source)
 
 
 def test_a_random_head_depends_on_the_seed_and_is_logged(tmp_path, caplog):
