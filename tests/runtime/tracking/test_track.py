@@ -268,6 +268,6 @@ def test_secrets_in_the_environment_reach_no_database_log_or_artifact(
 
 
 def test_a_path_with_an_at_sign_is_shown_whole_and_a_login_is_not() -> None:
-    file = "sqlite:////home/jane@corp.org/mlflow.db"
+    file = "sqlite:////data/jane@corp.org/mlflow.db"
     assert track.how_to_show("a", file) == f"run a, mlflow ui --backend-store-uri {file}"
     assert track.shown_uri("https://jane:secret@host/mlflow") == "host/mlflow"
