@@ -70,7 +70,11 @@ def preflight(
     ] = 5.0,
     seconds: Annotated[
         float,
-        typer.Option(parser=positive, metavar="FLOAT", help="time limit of each check, in seconds"),
+        typer.Option(
+            parser=positive,
+            metavar="FLOAT",
+            help="time limit of each check, in seconds; fetching an encoder has none",
+        ),
     ] = 60.0,
     no_ray: Annotated[
         bool, typer.Option("--no-ray", help="only checks that need no Ray: seconds")

@@ -1,6 +1,7 @@
 """Configuration: frozen pydantic models that refuse unknown keys and suggest the right one."""
 
 import contextlib
+import re
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -68,9 +69,23 @@ _SYMBOLS = {
 """Constraint of a pydantic field -> how ranges are shown."""
 
 
+_INT = "tag:yaml.org,2002:int"
+_FLOAT = "tag:yaml.org,2002:float"
+"""Tags of numbers in YAML."""
+
+_OLD_NUMBER = re.compile(r":|^[-+]?0[\d_]+$")
+"""Numbers that YAML 1.2 no longer has: of base 60 (``1:30``), and octal by a leading zero."""
+
 REPLACES = "replaces"
-"""Key of a field's ``json_schema_extra``: a setting of its section that becomes null where the
-field is given and the other is not."""
+"""Key of a field's ``json_schema_extra``: a setting of its section that gets the default of its
+class (null, 0) where the field is given and the other is not."""
+
+
+class Replaced(NamedTuple):
+    """A setting that another one of its section replaces, and the default of its class."""
+
+    name: str
+    default: Any
 
 
 class Field(NamedTuple):
@@ -129,6 +144,8 @@ def read_mapping(path: str | Path) -> dict[str, Any]:
 def parse_yaml(text: str) -> Any:
     """Parse plain YAML: no tags that build objects, no repeated keys, no aliases.
 
+    Numbers with leading zeros (decimal in YAML 1.2, octal in 1.1) and of base 60 stay text.
+
     Raises:
         ConfigError: with the line, the column and the reason, in one line.
     """
@@ -176,6 +193,21 @@ class _PlainLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+def _number(loader: _PlainLoader, node: yaml.ScalarNode) -> Any:
+    """Return a number, or the text of what YAML 1.1 takes for an octal one or one of base 60.
+
+    The setting makes ``010`` ten, and refuses ``1:30``.
+    """
+    if _OLD_NUMBER.search(node.value):
+        return node.value
+    construct = loader.construct_yaml_int if node.tag == _INT else loader.construct_yaml_float
+    return construct(node)
+
+
+_PlainLoader.add_constructor(_INT, _number)
+_PlainLoader.add_constructor(_FLOAT, _number)
+
+
 def value_at(config: BaseConfig, path: str) -> Any:
     """Return the value of the setting at a dotted ``path``, which must exist, as plain data."""
     node: Any = config.to_mapping()
@@ -208,20 +240,24 @@ def override_all(config: C, value_by_path: Mapping[str, Any]) -> C:
         for parent in parents:
             node = node[parent]
         node[leaf] = _read_yaml(path, value) if isinstance(value, str) else value
-        replaced = replaced_by(type(config), parents).get(leaf)
-        if replaced is not None and ".".join([*parents, replaced]) not in value_by_path:
-            node[replaced] = None
+        other = replaced_by(type(config), parents).get(leaf)
+        if other is not None and ".".join([*parents, other.name]) not in value_by_path:
+            node[other.name] = other.default
     return type(config).from_mapping(mapping)
 
 
-def replaced_by(model: Any, section: Sequence[str] = ()) -> dict[str, str]:
-    """Return the settings of a section that replace another one: name -> name of the other."""
+def replaced_by(model: Any, section: Sequence[str] = ()) -> dict[str, Replaced]:
+    """Return the settings of a section that replace another one, by name, with the other one."""
     for name in section:
         model = model.model_fields[name].annotation
     if not _is_section(model):
         return {}
-    extras = {name: info.json_schema_extra for name, info in model.model_fields.items()}
-    return {name: extra[REPLACES] for name, extra in extras.items() if isinstance(extra, dict)}
+    replaced = {}
+    for name, info in model.model_fields.items():
+        if isinstance(info.json_schema_extra, dict):
+            other = info.json_schema_extra[REPLACES]
+            replaced[name] = Replaced(other, model.model_fields[other].default)
+    return replaced
 
 
 def _read_yaml(path: str, text: str) -> Any:
@@ -324,8 +360,9 @@ def _merge(base: dict[str, Any], over: dict[str, Any], model: Any) -> dict[str, 
                 inner_model = model.model_fields[key].annotation
             value = _merge(inner, value, inner_model)
         merged[key] = value
-        if key in replaced and replaced[key] not in over:
-            merged[replaced[key]] = None
+        other = replaced.get(key)
+        if other is not None and other.name not in over:
+            merged[other.name] = other.default
     return merged
 
 

@@ -133,6 +133,12 @@ def _condition_problems(
                 f"{path}: when {other!r}: want a setting that is listed above it.{hint}"
             )
             continue
+        if earlier[other].kind in ("uniform", "log_uniform"):
+            problems.append(
+                f"{path}: when {other!r}: it is drawn from a range, and no draw equals a value; "
+                "want a setting with choices or whole numbers"
+            )
+            continue
         impossible = [value for value in values if value not in earlier[other]]
         problems += [
             f"{path}: when {other} is {value!r}: it never is; want one of its values"
@@ -217,6 +223,10 @@ def _range_problems(path: str, kind: Kind, given: Sequence[Any], ends: Sequence[
         numbers = "whole numbers" if kind == "int_uniform" else "numbers"
         return [f"{path}: {kind} got {list(given)}; want two {numbers}"]
     problems = []
+    if kind != "int_uniform" and any(isinstance(end, int) for end in ends):
+        problems.append(
+            f"{path}: {kind} got {list(given)} for a setting of whole numbers; want int_uniform"
+        )
     if len(ends) == 2 and not ends[0] < ends[1]:
         problems.append(
             f"{path}: {kind} got {list(given)}; want the lower end first, below the upper"

@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from raybio.core.cache import cached_folder
+from raybio.core.cache import cache_folder, cached_folder
 from raybio.core.errors import DataError, one_line
 from raybio.core.files import atomic_folder
 from raybio.encoders.sources import (
@@ -60,6 +60,17 @@ def cache_key(source: str, revision: str) -> str:
         both = sha256_of_weights(source, revision).encode() + settings
         return f"{FORMAT}/folders/{hashlib.sha256(both).hexdigest()}"
     return f"{FORMAT}/hub/{source.replace('/', '--')}/{at.commit}"
+
+
+def is_unconverted(source: str, revision: str) -> bool:
+    """Return whether a hub id has pickled weights that are not in this machine's cache.
+
+    Raises:
+        ConfigError: if the source or its weights cannot be found or reached.
+    """
+    if find_source(source, revision).commit is None or not find_weights(source, revision).is_pickle:
+        return False
+    return not (cache_folder() / cache_key(source, revision)).is_dir()
 
 
 def converted_weights(source: str, revision: str) -> Path:

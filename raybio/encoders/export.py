@@ -121,7 +121,8 @@ def plain_tokenizer(encoder: TextEncoder) -> PreTrainedTokenizerFast:
         model_max_length=encoder.max_tokens,
         padding_side="right",
         truncation_side=tokenizer.truncation_side,
-        model_input_names=tokenizer.model_input_names,
+        # No segments, as in training: those of XLNet's tokenizer would change its states.
+        model_input_names=["input_ids", "attention_mask"],
         **tokenizer.special_tokens_map,
     )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedModel
+from transformers.activations import ACT2FN
 
 from raybio.core.errors import ConfigError
 from raybio.encoders.checkpoints import check_weights, load_pretrained, load_weights
@@ -55,18 +56,25 @@ _NAMES = {
 }
 
 
+_ACTIVATIONS = {"bert": "hidden_act", "modernbert": "classifier_activation"}
+"""Type of a model -> the setting with its head's activation; others have GELU."""
+
+
 class MaskHead(nn.Module):
     """BERT's head of masked language modeling, with tied word embeddings (Devlin et al., 2019)."""
 
-    def __init__(self, width: int, num_tokens: int, *, eps: float = 1e-12) -> None:
+    def __init__(
+        self, width: int, num_tokens: int, *, eps: float = 1e-12, activation: str = "gelu"
+    ) -> None:
         super().__init__()
         self.dense = nn.Linear(width, width)
+        self.activation = ACT2FN[activation]
         self.norm = nn.LayerNorm(width, eps=eps)
         self.bias = nn.Parameter(torch.zeros(num_tokens))
 
     def forward(self, hidden_KD: Tensor, embedding_VD: Tensor) -> Tensor:
         """Return logits (K, V)."""
-        hidden_KD = self.norm(nn.functional.gelu(self.dense(hidden_KD)))
+        hidden_KD = self.norm(self.activation(self.dense(hidden_KD)))
         return nn.functional.linear(hidden_KD, embedding_VD, self.bias)
 
     def load_checkpoint_weights(self, weights: dict[str, Tensor]) -> None:
@@ -103,8 +111,9 @@ def build_mask_head(
         )
     config = model.config
     eps = getattr(config, "layer_norm_eps", getattr(config, "norm_eps", 1e-12))
+    activation = getattr(config, _ACTIVATIONS.get(config.model_type, ""), "gelu")
     with seeded_weights(seed):
-        head = MaskHead(width, embedding.num_embeddings, eps=eps)
+        head = MaskHead(width, embedding.num_embeddings, eps=eps, activation=activation)
     saved = weights()
     if saved is not None:
         head.load_checkpoint_weights({name: saved[name] for name in head.state_dict()})

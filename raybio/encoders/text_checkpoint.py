@@ -37,6 +37,9 @@ _DROPOUTS = (
     *_ATTENTION_DROPOUTS,
 )
 
+_MIX_PADDING = ("convbert", "fnet", "nystromformer", "yoso")
+"""Types whose states depend on how far a text is padded."""
+
 
 @dataclass(frozen=True)
 class TextCheckpoint:
@@ -142,6 +145,10 @@ class TextCheckpoint:
             AutoConfig, self.source, self.revision, subfolder=self._subfolder
         )
         self._check_kind(config)
+        if config.model_type == "big_bird":
+            # With block-sparse attention, a model switches to full attention for good at the first
+            # short text: embeddings would depend on what was embedded before.
+            config.attention_type = "original_full"
         if num_layers is not None:
             self._cut(config, num_layers)
         if dropout is not None:
@@ -162,6 +169,11 @@ class TextCheckpoint:
                 f"encoder.source {self.source!r} is of type {config.model_type}; want a text "
                 "encoder such as BERT, ELECTRA, RoBERTa, ModernBERT, MPNet or DistilBERT"
             )
+        if config.model_type in _MIX_PADDING:
+            raise ConfigError(
+                f"encoder.source {self.source!r} is of type {config.model_type}, which makes the "
+                "states of a text depend on its padding; want another text encoder, such as BERT"
+            )
 
     def _cut(self, config: PreTrainedConfig, num_layers: int) -> None:
         available = getattr(config, "num_hidden_layers", None)
@@ -175,6 +187,8 @@ class TextCheckpoint:
         if getattr(config, "layer_types", None):
             # As in ModernBERT; transformers writes no config.json whose numbers disagree.
             config.layer_types = config.layer_types[:num_layers]
+        if isinstance(getattr(config, "attention_window", None), list):
+            config.attention_window = config.attention_window[:num_layers]  # Longformer's
 
     def _set_dropout(
         self, config: PreTrainedConfig, setting: str, share: float, names: tuple[str, ...]

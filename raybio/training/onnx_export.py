@@ -64,7 +64,7 @@ import onnxruntime
 from tokenizers import Tokenizer
 
 tokenizer = Tokenizer.from_file("tokenizer.json")
-tokenizer.enable_truncation({max_tokens})
+tokenizer.enable_truncation({max_tokens}, direction="{cut}")
 tokenizer.enable_padding(pad_id={pad_id})
 batch = tokenizer.encode_batch({examples})
 inputs = {{"input_ids": np.array([item.ids for item in batch])}}
@@ -129,7 +129,9 @@ def export_onnx(model: EmbeddingModel, directory: str | Path) -> float:
                 f"{difference:.2g}, want at most {MAX_DIFFERENCE:g}. Nothing was written. Please "
                 f"report it, with the config.json of {source}"
             )
+        cut = "right"
         if isinstance(encoder, TextEncoder):
+            cut = encoder.tokenizer.truncation_side
             # The files of some sentence encoders lack the lowercasing that the encoder does.
             plain_tokenizer(encoder).save_pretrained(folder)
         else:
@@ -140,6 +142,7 @@ def export_onnx(model: EmbeddingModel, directory: str | Path) -> float:
             description=f"An encoder of {model.reads}: {str(model).rpartition(': ')[2]}",
             graph=GRAPH,
             max_tokens=max_tokens,
+            cut=cut,
             pad_id=encoder.pad_id,
             examples=_EXAMPLES[model.reads],
         )

@@ -144,7 +144,11 @@ PrecisionName = Literal[EmbeddingPrecision, "auto"]
 
 
 class OptimConfig(BaseConfig):
-    """Settings of AdamW, its learning rate schedule and gradient clipping."""
+    """Settings of AdamW, its learning rate schedule and gradient clipping.
+
+    Where one of ``num_warmup_steps`` and ``warmup_ratio`` is given, the other one of a
+    configuration below becomes 0.
+    """
 
     peak_lr: float = Field(3e-4, gt=0, description="Learning rate after the warm-up.")
     scalar_lr: float = Field(
@@ -158,13 +162,17 @@ class OptimConfig(BaseConfig):
         "step.",
     )
     num_warmup_steps: int = Field(
-        0, ge=0, description="Steps in which the learning rate rises linearly to its peak."
+        0,
+        ge=0,
+        description="Steps in which the learning rate rises linearly to its peak.",
+        json_schema_extra={REPLACES: "warmup_ratio"},
     )
     warmup_ratio: float = Field(
         0.0,
         ge=0,
         le=1,
         description="Warm-up as a fraction of all steps; used where num_warmup_steps is 0.",
+        json_schema_extra={REPLACES: "num_warmup_steps"},
     )
     final_lr_ratio: float = Field(
         0.0, ge=0, le=1, description="Learning rate at the last step over the peak."

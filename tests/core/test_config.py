@@ -67,6 +67,24 @@ def test_override_reads_strings_as_yaml_and_leaves_the_original_alone():
 
 
 @pytest.mark.parametrize(
+    ("text", "number"),
+    [("010", 10), ("008", 8), ("-0", 0), ("00", 0), ("0x10", 16), ("1_000", 1000), ("+7", 7)],
+)
+def test_a_number_with_leading_zeros_is_decimal(text: str, number: int, tmp_path: Path) -> None:
+    assert override(Example(), "seed", text).seed == number
+    file = tmp_path / "a.yaml"
+    file.write_text(f"seed: {text}\nmargin: {text}")
+    assert load(Example, file).seed == load(Example, file).margin == number
+
+
+def test_a_number_of_base_60_is_refused(tmp_path: Path) -> None:
+    for path, text in (("seed", "1:30"), ("margin", "1:30"), ("margin", "1:30.5")):
+        with pytest.raises(ConfigError, match=f"{path}: got '{text}', want a"):
+            override(Example(), path, text)
+        assert f"{path}: got '{text}', want a" in refused(f"{path}: {text}", tmp_path)
+
+
+@pytest.mark.parametrize(
     ("path", "nearest"),
     [
         ("optim.peek_lr", "optim.peak_lr"),
@@ -359,6 +377,28 @@ def test_steps_that_are_given_replace_the_epochs_of_a_configuration_below(tmp_pa
     assert (both.max_steps, both.max_epochs) == (30, 3)
     file.write_text("schedule: {max_steps: 30, max_epochs: 3}")
     assert load(TrainingConfig, file).schedule.max_epochs == 3
+
+
+def test_each_setting_of_the_warm_up_replaces_the_other_of_a_configuration_below(
+    tmp_path: Path,
+) -> None:
+    def warm_up(config: TrainingConfig) -> tuple[int, float]:
+        return config.optim.num_warmup_steps, config.optim.warmup_ratio
+
+    by_steps = override_all(TrainingConfig(), {"optim.num_warmup_steps": 500})
+    by_ratio = override_all(by_steps, {"optim.warmup_ratio": "0.1"})
+    assert warm_up(by_ratio) == (0, 0.1)
+    assert warm_up(override(by_ratio, "optim.num_warmup_steps", "0")) == (0, 0)
+    file = tmp_path / "optim.yaml"
+    file.write_text("optim: {warmup_ratio: 0.2}")
+    assert warm_up(load(TrainingConfig, file, by_steps)) == (0, 0.2)
+    file.write_text("optim: {num_warmup_steps: 7}")
+    assert warm_up(load(TrainingConfig, file, by_ratio)) == (7, 0)
+    # A run's own configuration holds both.
+    both = override_all(by_steps, {"optim.warmup_ratio": 0.1, "optim.num_warmup_steps": 7})
+    assert warm_up(both) == (7, 0.1)
+    assert TrainingConfig.from_mapping(both.to_mapping()) == both
+    assert override_all(both, {"optim.peak_lr": "0.5"}).optim.num_warmup_steps == 7
 
 
 def by_steps_and_epochs(config: TrainingConfig) -> TrainingConfig:

@@ -103,6 +103,8 @@ def test_a_distribution_contains_the_values_that_it_may_draw(distribution, insid
         ({"layers": {}}, "exactly one of"),
         ({"layers": [1, 5]}, "exactly one of"),
         ({"layers": {"int_uniform": [6, 1]}}, "lower end first"),
+        ({"layers": {"uniform": [2, 6]}}, "whole numbers; want int_uniform"),
+        ({"layers": {"log_uniform": [2, 6]}}, "whole numbers; want int_uniform"),
         ({"layers": {"int_uniform": [0, 5]}}, "got 0, want a whole number >= 1"),
         ({"layers": {"int_uniform": [1, 2, 5]}}, "two whole numbers"),
         ({"layers": {"choice": []}}, "want a list"),
@@ -313,7 +315,7 @@ def test_all_problems_of_one_entry_are_reported_at_once(tmp_path):
     }
     message = refused(tmp_path, space)
     for reason in (
-        "16 problems",
+        "17 problems",
         "layers: got 'abc', want a whole number",
         "layers: got -1, want a whole number >= 1",
         "layers: got 'xyz', want a whole number",
@@ -327,6 +329,7 @@ def test_all_problems_of_one_entry_are_reported_at_once(tmp_path):
         "want two numbers",
         "seed: got 'many'",
         "log_uniform got [0, 'many']; want both ends above 0",
+        "seed: log_uniform got [0, 'many'] for a setting of whole numbers; want int_uniform",
         "uniform got [5.0, 1.0]; want the lower end first",
         "optim.peak_lr: when 'margin': want a setting that is listed above it",
         "margin: when 'flag': want a setting that is listed above it",
@@ -400,6 +403,7 @@ def test_exploring_stays_near_and_inside_and_keeps_conditions(tmp_path):
         ({"ordre": "uniform"}, "Did you mean 'order'"),
         ({"flag": True}, "want a setting that is listed above it"),
         ({"order": "sideways"}, "sideways"),
+        ({"margin": 0.25}, "'margin': it is drawn from a range"),
         ("order", "want SETTING: VALUE"),
         ({}, "want SETTING: VALUE"),
     ],
@@ -407,6 +411,7 @@ def test_exploring_stays_near_and_inside_and_keeps_conditions(tmp_path):
 def test_a_wrong_condition_is_refused(when, reason, tmp_path):
     space = {
         "order": {"choice": ["uniform", "group_first"]},
+        "margin": {"uniform": [0.1, 0.5]},
         "layers": {"choice": [2, 4], "when": when},
     }
     assert reason in refused(tmp_path, {**space, "flag": {"choice": [True, False]}})

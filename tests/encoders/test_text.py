@@ -3,7 +3,23 @@
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, XLNetConfig, XLNetModel
+from transformers import (
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    BertConfig,
+    BertForMaskedLM,
+    BigBirdConfig,
+    BigBirdModel,
+    ConvBertConfig,
+    FNetConfig,
+    LongformerConfig,
+    LongformerModel,
+    NystromformerConfig,
+    XLNetConfig,
+    XLNetModel,
+    YosoConfig,
+)
 
 from raybio.core.batch import PaddedTokens
 from raybio.core.config import fields, override_all
@@ -12,7 +28,8 @@ from raybio.core.errors import ConfigError, DataError
 from raybio.encoders.config import TextEncoderConfig
 from raybio.encoders.export import export_text_encoder
 from raybio.encoders.sources import fetch_file
-from raybio.encoders.text import build_text_encoder
+from raybio.encoders.text import build_text_encoder, check_text_encoder
+from raybio.encoders.text_checkpoint import read_checkpoint
 from tests.encoders.tiny_text import (
     ARCHITECTURES,
     COUNT_BY_WORD,
@@ -129,6 +146,64 @@ def test_padding_beyond_the_positions_changes_nothing(architecture, tmp_path):
     torch.testing.assert_close(
         encoded.embedding_RD, encoder(tokens).embedding_RD, rtol=1e-5, atol=1e-5
     )
+
+
+def test_bigbird_embeds_a_long_text_the_same_after_a_short_one(tmp_path):
+    """Block-sparse attention would change to full attention at the first short text."""
+    tokenizer = tiny_tokenizer()
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sparse = BigBirdConfig(
+        vocab_size=len(tokenizer),
+        pad_token_id=tokenizer.pad_token_id,
+        intermediate_size=48,
+        max_position_embeddings=MAX_POSITIONS,
+        block_size=4,
+        num_random_blocks=1,
+        attention_type="block_sparse",
+        **sizes,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        BigBirdModel(sparse).save_pretrained(tmp_path / "raw")
+    tokenizer.save_pretrained(tmp_path / "raw")
+    encoder = build_text_encoder(TextEncoderConfig(source=str(tmp_path / "raw")), seed=0)
+    long = max(SENTENCES, key=len)
+    assert int(padded(encoder, [long]).mask_RL.sum()) > 7 * sparse.block_size
+    first = embed(encoder, [long])
+    embed(encoder, SENTENCES[1:2])
+    assert (embed(encoder, [long]) == first).all()
+    folder = export_text_encoder(encoder, tmp_path / "out", card={})
+    exported = AutoModel.from_pretrained(folder)
+    assert exported.config.attention_type == "original_full"
+
+
+def test_a_longformer_with_a_window_for_each_layer_is_cut(tmp_path):
+    tokenizer = tiny_tokenizer()
+    config = LongformerConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=48,
+        max_position_embeddings=MAX_POSITIONS + 1,
+        pad_token_id=tokenizer.pad_token_id,
+        attention_window=[4, 8],
+    )
+    LongformerModel(config).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    settings = TextEncoderConfig(source=str(tmp_path), num_layers_kept=1)
+    check_text_encoder(settings)
+    encoder = build_text_encoder(settings, seed=0)
+    assert encoder.model.config.attention_window == [4]
+    assert embed(encoder, SENTENCES).shape == (len(SENTENCES), 32)
+
+
+@pytest.mark.parametrize("kind", [ConvBertConfig, FNetConfig, NystromformerConfig, YosoConfig])
+def test_architectures_whose_states_depend_on_padding_are_refused(kind, tmp_path):
+    kind().save_pretrained(tmp_path)
+    checkpoint = read_checkpoint(str(tmp_path), "main", with_head=False)
+    with pytest.raises(ConfigError, match=f"{kind.model_type}, which makes .* on its padding"):
+        checkpoint.load_config()
 
 
 def test_mean_pooling_counts_special_tokens_and_cls_takes_the_first():
@@ -330,7 +405,10 @@ def test_embeddings_of_minilm_are_those_of_sentence_transformers():
 
 @pytest.mark.parametrize("architecture", ["bert", "roberta", "modernbert"])
 def test_a_language_model_keeps_its_own_head(architecture, tmp_path):
-    source = save_with_head(tmp_path, architecture)
+    assert_equal_logits(save_with_head(tmp_path, architecture))
+
+
+def assert_equal_logits(source):
     config = TextEncoderConfig(source=source)
     encoder = build_text_encoder(config, seed=0).eval()
     encoder.add_mask_head(config, seed=0)
@@ -339,6 +417,12 @@ def test_a_language_model_keeps_its_own_head(architecture, tmp_path):
     whole = AutoModelForMaskedLM.from_pretrained(source).eval()
     expected = whole(input_ids=tokens.token_RL, attention_mask=tokens.mask_RL.long()).logits[0]
     torch.testing.assert_close(logits_KV, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_head_has_the_activation_of_its_checkpoint(tmp_path):
+    source = save_tiny(tmp_path)
+    BertForMaskedLM(BertConfig.from_pretrained(source, hidden_act="relu")).save_pretrained(source)
+    assert_equal_logits(source)
 
 
 def test_a_random_head_depends_on_the_seed_and_is_logged(tmp_path, caplog):

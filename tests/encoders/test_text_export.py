@@ -5,8 +5,16 @@ import re
 
 import numpy as np
 import pytest
+import torch
 import yaml
-from transformers import AutoModel, AutoTokenizer
+from tokenizers.processors import TemplateProcessing
+from transformers import (
+    AutoModel,
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+    XLNetConfig,
+    XLNetModel,
+)
 
 from raybio.core.digest import weights_digest
 from raybio.encoders.config import TextEncoderConfig
@@ -20,6 +28,7 @@ from tests.encoders.tiny_text import (
     save_tiny,
     tiny_cased_tokenizer,
     tiny_model,
+    tiny_tokenizer,
 )
 from tests.methods.sppt.proteins.test_export import run_without_raybio
 
@@ -111,6 +120,28 @@ def test_plain_transformers_loads_model_and_tokenizer(tmp_path):
     )
     assert tokenizer.model_max_length == 12
     assert json.loads((folder / "tokenizer.json").read_text())["truncation"] is None
+
+
+def test_an_export_of_xlnet_embeds_without_segments_elsewhere_too(tmp_path):
+    plain = tiny_tokenizer()
+    special = [(token, plain.convert_tokens_to_ids(token)) for token in ("[SEP]", "[CLS]")]
+    backend = plain.backend_tokenizer
+    backend.post_processor = TemplateProcessing("$A:0 [SEP]:0 [CLS]:2", special_tokens=special)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        **plain.special_tokens_map,
+    )
+    sizes = {"d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 48, "initializer_range": 0.5}
+    XLNetModel(XLNetConfig(vocab_size=len(tokenizer), **sizes)).save_pretrained(tmp_path / "raw")
+    tokenizer.save_pretrained(tmp_path / "raw")
+    config = TextEncoderConfig(source=str(tmp_path / "raw"), max_length=32)
+    encoder = build_text_encoder(config, seed=0)
+    folder = export_text_encoder(encoder, tmp_path / "out", card=CARD)
+    batch = AutoTokenizer.from_pretrained(folder)(TEXTS[:1], return_tensors="pt")
+    with torch.no_grad():
+        states = AutoModel.from_pretrained(folder)(**batch).last_hidden_state
+    np.testing.assert_allclose(states.mean(1), embed(encoder, TEXTS[:1]), rtol=1e-4, atol=1e-5)
 
 
 def test_texts_that_the_folder_lowercases_are_lowercased_after_the_export_too(tmp_path):

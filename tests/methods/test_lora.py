@@ -12,7 +12,9 @@ from raybio.core.config import override_all
 from raybio.core.digest import weights_digest
 from raybio.core.errors import CheckpointError
 from raybio.core.interfaces import Collective, Encoder, System
-from raybio.store.store import Store
+from raybio.methods.relation_graphs.encoders.word_model import WordModel
+from raybio.methods.relation_graphs.store import WordStore
+from raybio.store.store import Store, open_store
 from raybio.training.checkpoint import CheckpointStore
 from raybio.training.loop import fit
 from raybio.training.micro_batches import micro_batches
@@ -144,6 +146,23 @@ def test_the_export_has_plain_weights_and_embeds_as_the_trained_encoder(
     reloaded = METHODS[name].build(plain, store.path)
     expected = embeddings(system, system.model)
     torch.testing.assert_close(embeddings(system, reloaded.model), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["relation_graphs"], indirect=True)
+def test_an_export_of_words_is_loaded_without_adapters_and_peft(
+    store: Store,
+    unbroken: tuple[System, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    system, _ = unbroken
+    folder = system.export(tmp_path / "export", {})
+    monkeypatch.setattr("raybio.encoders.lora.importlib.util.find_spec", lambda name: None)
+    loaded = WordModel.load(folder, open_store(store.path, WordStore), "cpu")
+    assert not any("lora" in key for key, _ in loaded.encoder.named_parameters())
+    torch.testing.assert_close(
+        embeddings(system, loaded.encoder), embeddings(system, system.model), rtol=1e-5, atol=1e-5
+    )
 
 
 # The tests above train BERT.

@@ -91,13 +91,18 @@ def test_without_the_extra_the_message_says_how_to_install_it(
 
 
 @pytest.mark.nightly
-def test_the_tokenizer_of_an_onnx_folder_lowercases_as_the_encoder_does(tmp_path: Path) -> None:
+def test_the_tokenizer_of_an_onnx_folder_lowercases_and_cuts_as_the_encoder_does(
+    tmp_path: Path,
+) -> None:
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     folder = tmp_path / "cased"
     cased = tiny_cased_tokenizer()
     tiny_model("bert", len(cased)).save_pretrained(folder)
     cased.save_pretrained(folder)
+    settings = folder / "tokenizer_config.json"
+    sided = json.loads(settings.read_text()) | {"truncation_side": "left"}
+    settings.write_text(json.dumps(sided))
     module = "sentence_transformers.models"
     modules = [{"path": "", "type": f"{module}.Transformer"}]
     modules.append({"path": "1_Pooling", "type": f"{module}.Pooling"})
@@ -109,3 +114,4 @@ def test_the_tokenizer_of_an_onnx_folder_lowercases_as_the_encoder_does(tmp_path
     export_onnx(model_of_folder(folder), tmp_path / "onnx")
     tokenizer = Tokenizer.from_file(str(tmp_path / "onnx" / "tokenizer.json"))
     assert tokenizer.encode("ASTHMA").ids == tokenizer.encode("asthma").ids
+    assert ', direction="left")' in (tmp_path / "onnx" / "README.md").read_text()

@@ -17,6 +17,7 @@ from raybio.core.cache import cache_folder
 from raybio.core.errors import RaybioError, last_line
 from raybio.core.location import BucketPath, is_uri, location
 from raybio.core.version import code_digest
+from raybio.encoders.config import SCRATCH
 from raybio.methods import METHODS
 from raybio.runtime.cluster.connection import LOCAL_ONLY, others_can_read, token_path
 from raybio.runtime.preflight.buckets import bucket_problem
@@ -233,11 +234,19 @@ def _encoder_problem(query: NodeQuery) -> str:
             encoder = getattr(config, "encoder", None)
             if encoder is not None and is_uri(encoder.source):
                 _look_at_model(encoder.source)
-            else:
+            elif encoder is None or not _would_be_fetched(encoder.source, encoder.revision):
                 method.check(config, store)
     except RaybioError as error:
         return str(error)
     return ""
+
+
+def _would_be_fetched(source: str, revision: str) -> bool:
+    """Return whether a check of the method would fetch weights, which training does."""
+    # Imported here: it needs torch.
+    from raybio.encoders.bin_checkpoint import is_unconverted
+
+    return source != SCRATCH and is_unconverted(source, revision)
 
 
 def _look_at_model(address: str) -> None:

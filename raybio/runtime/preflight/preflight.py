@@ -68,7 +68,7 @@ class Intent:
         space: YAML file of a search space, for a sweep; it names the method.
         budget: changes of the space's budget, such as ``num_trials=6``.
         min_free_gib: disk that must be free.
-        seconds: time limit of each check.
+        seconds: time limit of each check but that of the encoder, which may be fetched.
         with_ray: also start or join Ray.
     """
 
@@ -142,12 +142,14 @@ def preflight(intent: Intent) -> list[Finding]:
     look("bucket", _look_at_buckets, plan)
     look("store", _look_at_store, plan)
     _fetch_encoders(plan.configs)
-    look("encoder", _look_at_encoders, plan)
+    # Pickled weights may be fetched and converted, which takes minutes; the client of the hub has
+    # limits of its own.
+    findings += run_guarded("encoder", lambda: _look_at_encoders(plan), None)
     look("storage", _look_at_storage, plan)
     look("disk", _look_at_disks, plan, intent.min_free_gib)
     look("MLflow", _look_at_tracking, options.tracking, plan)
     look("resources", _look_at_resources, intent, plan)
-    if plan.compute.use_gpu is not False:
+    if plan.compute.gpus_of_trial != 0:
         look("driver", look_at_driver)
     look("object store", this_machine.look_at_shared_memory, MIN_OBJECT_STORE_MIB)
     if intent.with_ray:
@@ -409,7 +411,7 @@ def _look_at_nodes(intent: Intent, plan: _Plan) -> Iterator[Finding]:
         if plan.buckets:
             yield nodes.compare_buckets(facts)
         yield from nodes.compare_versions(nodes.versions(), facts)
-        if plan.compute.use_gpu is not False:
+        if plan.compute.gpus_of_trial != 0:
             yield from nodes.compare_drivers(facts)
         yield nodes.compare_disks(facts, intent.min_free_gib)
         yield nodes.compare_object_stores(facts, MIN_OBJECT_STORE_MIB)

@@ -53,8 +53,11 @@ _warning = threading.Lock()
 
 
 def shown_uri(uri: str) -> str:
-    """Return a tracking URI without what stands before "@", which may be a password."""
-    return uri.split("@")[-1]
+    """Return a tracking URI without what stands before "@", which may be a password.
+
+    In the path of a sqlite file, "@" is a letter as any other.
+    """
+    return uri if uri.startswith("sqlite:") else uri.split("@")[-1]
 
 
 def how_to_show(run_id: str | None, uri: str) -> str:

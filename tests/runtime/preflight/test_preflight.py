@@ -7,6 +7,7 @@ import re
 import socket
 import sqlite3
 import threading
+import time
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -339,6 +340,18 @@ def test_a_run_that_could_start_has_no_errors(
     assert checks <= by_check(found).keys()
 
 
+def test_an_encoder_may_take_longer_to_fetch_than_other_checks(
+    home: Path, tmp_path: Path, tiny_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fetch(plan: object) -> Iterator[Finding]:
+        time.sleep(0.7)
+        yield Finding("encoder", OK, "fetched")
+
+    monkeypatch.setattr("raybio.runtime.preflight.preflight._look_at_encoders", fetch)
+    found = preflight(replace(intent(tmp_path, tiny_store), seconds=0.5))
+    assert by_check(found)["encoder"].state == OK
+
+
 def test_all_faults_are_reported_at_once(home: Path, tmp_path: Path, request_one: object) -> None:
     write_token(home, 0o644)
     store, name = damaged_store(request_one, tmp_path)  # type: ignore[arg-type]
@@ -449,6 +462,18 @@ def test_a_sweep_fits_where_one_trial_does_and_is_checked_with_its_own_options(
         preflight(with_compute(sweep, device="cpu"))
     with pytest.raises(ConfigError, match="only sweeps have them; want --space"):
         preflight(replace(sweep, method="sppt_protein", space=None))
+
+
+def test_a_sweep_on_cpus_needs_no_driver(
+    home: Path, tmp_path: Path, tiny_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = Finding("driver", ERROR, "570.133.20 is too old")
+    monkeypatch.setattr("raybio.runtime.preflight.preflight.look_at_driver", lambda: iter([old]))
+    space = ROOT / "search_spaces" / "sppt_protein.yaml"
+    sweep = replace(intent(tmp_path, tiny_store, device="auto"), method=None, space=space)
+    assert by_check(preflight(sweep))["driver"] == old
+    assert "driver" not in by_check(preflight(with_compute(sweep, gpus_per_worker=0.0)))
+    assert "driver" not in by_check(preflight(intent(tmp_path, tiny_store)))
 
 
 def test_a_setting_that_the_space_decides_is_an_error_as_for_the_sweep(

@@ -12,10 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from raybio.encoders import bin_checkpoint
+from raybio.encoders.sources import LocatedSource, WeightsFile
 from raybio.runtime.cluster.connection import ensure_token
 from raybio.runtime.preflight import nodes, this_machine
 from raybio.runtime.preflight.finding import ERROR, OK, WARNING
 from raybio.store.store import Store
+from raybio.training.method import Method
 from tests.methods.published_encoders import PUBLISHED
 from tests.paths import ROOT
 from tests.runtime.ray_nodes import free_port
@@ -100,6 +103,25 @@ def test_a_node_checks_encoders_as_their_method_does(
     assert "pytorch_model.bin" in nodes._encoder_problem(query)
     # A store that cannot be opened is a finding of its own.
     assert nodes._encoder_problem(replace(query, store=str(tmp_path / "none"))) == ""
+
+
+def test_a_node_fetches_no_pickles_of_the_hub(
+    tmp_path: Path, tiny_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYBIO_CACHE", str(tmp_path / "cache"))
+    at = LocatedSource("tiny/protbert", "0" * 40, is_online=True)
+    pickle = WeightsFile("pytorch_model.bin", is_pickle=True)
+    monkeypatch.setattr(bin_checkpoint, "find_source", lambda *_: at)
+    monkeypatch.setattr(bin_checkpoint, "find_weights", lambda *_: pickle)
+    checked = []
+    monkeypatch.setattr(Method, "check", lambda method, config, store: checked.append(config))
+    config = PUBLISHED["protbert"].config("tiny/protbert")
+    query = nodes.NodeQuery("probe", str(tiny_store.path), "sppt_protein", (config,))
+    assert nodes._encoder_problem(query) == ""
+    assert checked == []
+    (tmp_path / "cache" / bin_checkpoint.cache_key("tiny/protbert", "main")).mkdir(parents=True)
+    assert nodes._encoder_problem(query) == ""
+    assert checked == [config]
 
 
 def test_a_jobs_api_that_answers_strangers_is_an_error() -> None:

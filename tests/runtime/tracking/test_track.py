@@ -265,3 +265,9 @@ def test_secrets_in_the_environment_reach_no_database_log_or_artifact(
     for path in [Path(uri.removeprefix("sqlite:///")), *folder.path.parent.parent.rglob("*")]:
         if path.is_file():
             assert secret.encode() not in path.read_bytes(), path
+
+
+def test_a_path_with_an_at_sign_is_shown_whole_and_a_login_is_not() -> None:
+    file = "sqlite:////data/jane@corp.org/mlflow.db"
+    assert track.how_to_show("a", file) == f"run a, mlflow ui --backend-store-uri {file}"
+    assert track.shown_uri("https://jane:secret@host/mlflow") == "host/mlflow"

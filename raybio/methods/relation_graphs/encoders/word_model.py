@@ -12,6 +12,7 @@ from raybio.core.errors import ConfigError
 from raybio.core.interfaces import Collective
 from raybio.core.randomness import derive_seed
 from raybio.core.records import export_record
+from raybio.encoders.config import LoraConfig
 from raybio.encoders.transformer import seeded_weights
 from raybio.methods.relation_graphs.config import Config, WordEncoderConfig
 from raybio.methods.relation_graphs.encoder import WordEncoder, build_word_encoder, read_heads
@@ -74,7 +75,13 @@ def untrained_encoder(config: Config, store: WordStore) -> WordEncoder:
 
 def exported_encoder_config(config: Config, folder: Path) -> WordEncoderConfig:
     """Return the settings by which the encoder that a run exported to ``folder`` is loaded."""
-    changes = {"source": str(folder), "num_layers_kept": None, "num_frozen_layers": 0}
+    # Adapters are merged into the exported weights.
+    changes = {
+        "source": str(folder),
+        "num_layers_kept": None,
+        "num_frozen_layers": 0,
+        "lora": LoraConfig(),
+    }
     return config.encoder.model_copy(update=changes)
 
 
