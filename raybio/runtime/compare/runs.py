@@ -162,6 +162,9 @@ class Group:
     @property
     def draws(self) -> list[Hashable]:
         """What each run shares with runs of other seeds: its sentence set or fold."""
+        if len(self.runs) == 1:
+            # Evaluated models are no runs, and have no settings.
+            return [()]
         return [shared_draw(run.settings) for run in self.runs]
 
 

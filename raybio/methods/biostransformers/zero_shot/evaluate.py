@@ -145,7 +145,10 @@ def training_pmids(model: str) -> np.ndarray | str | None:
             if isinstance(known, str):
                 return known
             pmids.append(known)
-        folder = Path(run["config"].get("encoder", {}).get("source", SCRATCH)).expanduser()
+        source = run["config"].get("encoder", {}).get("source", SCRATCH)
+        if source == SCRATCH:
+            break
+        folder = Path(source).expanduser()
         run = _run_of(folder)
         if run is None and folder.name == "export":
             return f"{folder}: the run began with it, and there is no {RUN} next to it."

@@ -8,6 +8,7 @@ from raybio.methods.mtb_mccl.mccl.loss import multi_center_logits
 from raybio.methods.mtb_mccl.mtb.multi_center import multi_center_contrast
 from raybio.methods.mtb_mccl.mtb.pair_equality import pair_equality
 from raybio.methods.mtb_mccl.pair_contrast import PairRows
+from raybio.training.collective import SingleProcess
 from tests import relation_oracles
 
 NUM = 14
@@ -99,7 +100,7 @@ def test_without_a_type_filter_the_form_with_many_centers_is_a_cross_entropy_of_
     expected = F.cross_entropy(logits, entity_pair)
     found = multi_center_contrast(
         PairRows(inputs[1], entity_pair, kind), type_filter=False, **TEMPERATURES
-    ).mean()
+    ).share(SingleProcess())
     assert found.item() == pytest.approx(expected.item(), rel=1e-12)
     gradients = [
         torch.autograd.grad(loss, pair)[0]
@@ -110,13 +111,14 @@ def test_without_a_type_filter_the_form_with_many_centers_is_a_cross_entropy_of_
 
 def test_the_half_of_both_means_is_a_balanced_binary_cross_entropy():
     pair, entity_pair, kind = problem()
+    one = SingleProcess()
     positive, negative = pair_equality(PairRows(pair, entity_pair, kind), type_filter=False)
     is_same = (entity_pair[:, None] == entity_pair) & (entity_pair >= 0)
     queries = ~torch.eye(NUM, dtype=torch.bool)
     target, score = is_same[queries].double(), (pair @ pair.T)[queries]
     weight = torch.where(target > 0, 0.5 / target.sum(), 0.5 / (1 - target).sum())
     expected = F.binary_cross_entropy_with_logits(score, target, weight=weight, reduction="sum")
-    assert ((positive.mean() + negative.mean()) / 2).item() == pytest.approx(
+    assert ((positive.share(one) + negative.share(one)) / 2).item() == pytest.approx(
         expected.item(), rel=1e-12
     )
 
