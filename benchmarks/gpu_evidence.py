@@ -462,6 +462,9 @@ def run_queue(turn: Turn, trainings: Sequence[Training], processes: int) -> int:
     """Train what has not ended, until the time is up; return the number that failed."""
     by_name = {training.name: training for training in trainings}
     waiting = unended(turn, by_name)
+    # Before the processes start: two of them would prepare the same store.
+    for training in {training.store: training for training in waiting}.values():
+        store_path(turn, training)
     running: dict[Future[dict[str, Any] | None], Training] = {}
     num_failed = 0
     executor: Executor = InThisProcess()

@@ -24,21 +24,30 @@ Line = Mapping[str, Any]
 
 
 def gpu_section(text: str) -> str:
-    """Return the Markdown of the lines that the script printed; of equal steps the last counts."""
-    all_lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
-    lines = [line for line in all_lines if "failed" not in line]
-    failed = [line for line in all_lines if "failed" in line]
-    devices = sorted({f"{line['device']}, torch {line['torch']}" for line in all_lines})
+    """Return the Markdown of the lines that the script printed, by device; of equal steps the last counts."""
+    by_device: dict[str, list[Line]] = {}
+    for one in text.splitlines():
+        if one.startswith("{"):
+            line = json.loads(one)
+            by_device.setdefault(f"{line['device']}, torch {line['torch']}", []).append(line)
     parts = [
         "## One GPU",
-        f"What `gpu_acceptance.py` printed: {'; '.join(devices)}. The goals were set for an H200. README.md next to "
-        "this file says what explains the misses. `commit` is the code that was measured.",
-        "Training steps in bf16, thousands of real tokens a second and MFU:",
-        steps_table(line for line in lines if line["name"] == "training step"),
-        markdown_table(["what", "goal", "measured", "commit"], list(other_rows(lines))),
-        *(f"- `{line['name']}` failed: {line['failed']}" for line in failed),
+        "What `gpu_acceptance.py` printed. The goals were set for an H200. README.md next to this file says what "
+        "explains the misses. `commit` is the code that was measured. Training steps are in bf16: thousands of real "
+        "tokens a second, and MFU.",
     ]
+    for device, lines in by_device.items():
+        parts += [f"### {device}", *device_parts(lines)]
     return "\n\n".join(parts) + "\n"
+
+
+def device_parts(all_lines: list[Line]) -> Iterable[str]:
+    lines = [line for line in all_lines if "failed" not in line]
+    yield steps_table(line for line in lines if line["name"] == "training step")
+    yield markdown_table(["what", "goal", "measured", "commit"], list(other_rows(lines)))
+    for line in all_lines:
+        if "failed" in line:
+            yield f"- `{line['name']}` failed: {line['failed']}"
 
 
 def steps_table(lines: Iterable[Line]) -> str:
@@ -53,7 +62,7 @@ def steps_table(lines: Iterable[Line]) -> str:
             str(longest),
             f"{tokens:,}",
             *(by_layout.get(layout, "") for layout in LAYOUTS),
-            GOALS[name],
+            GOALS.get(name, ""),
             commit,
         ]
         for (name, longest, tokens, commit), by_layout in cells.items()

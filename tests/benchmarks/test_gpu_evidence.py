@@ -137,6 +137,21 @@ def test_a_training_that_the_time_cuts_off_resumes_and_ends_with_the_same_weight
     assert "| cliques, λ = 0.1 | 1 | 0.4 of 8000 |" in script.table(whole)
 
 
+def test_stores_are_prepared_once_before_several_processes_read_them(
+    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn = small_turn(script, tmp_path)
+    events = []
+    monkeypatch.setattr(script, "store_path", lambda _, training: events.append(training.store))
+    monkeypatch.setattr(script, "train", lambda _, training: events.append("a training"))
+    trainings = script.queue(12, is_small=False)
+    first_of_biored = [one for one in trainings if one.store == "biored"][:2]
+    first_of_topics = [one for one in trainings if one.store == "topics"][:2]
+    script.run_queue(turn, [*first_of_biored, *first_of_topics], 1)
+    assert sorted(events[:2]) == ["biored", "topics"]
+    assert set(events[2:]) == {"a training"}
+
+
 def test_rows_of_several_seeds_have_intervals_over_seeds_and_units(
     script: Any, tmp_path: Path
 ) -> None:
