@@ -12,6 +12,7 @@ mentions to entities, E entities, P pairs, X groups of K pairs of a document.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -38,7 +39,7 @@ from raybio.methods.mtb_mccl.attention import (
 )
 from raybio.methods.mtb_mccl.batches import PackedDocuments, PaddedDocuments
 from raybio.methods.mtb_mccl.config import RelationEncoderConfig
-from raybio.methods.mtb_mccl.windows import read_in_windows
+from raybio.methods.mtb_mccl.windows import read_in_windows, read_packed_in_windows
 from raybio.ops.grouped import grouped_logsumexp, grouped_mean
 from raybio.ops.similarity import at_least_fp32, scores_at_once
 
@@ -107,13 +108,15 @@ class RelationEncoder(Encoder):
         )
 
     def _read_packed(self, tokens: PackedDocuments) -> Encoded:
+        encode = partial(encode_packed_with_attention, self.text.model)
         if tokens.longest > self.text.max_tokens:
-            # Windows are cut from a rectangle.
-            encoded = self._read_padded(tokens.padded(), tokens.num_tokens_R)
+            encoded = read_packed_in_windows(
+                encode, tokens, tokens.num_tokens_R, self.text.max_tokens
+            )
             num_real = sum(tokens.num_tokens_R)
             hidden_TD = encoded.hidden_RLD[tokens.row_T[:num_real], tokens.position_T[:num_real]]
             return Encoded(hidden_TD, self._pairs(encoded, tokens))
-        packed = encode_packed_with_attention(self.text.model, tokens)
+        packed = encode(tokens)
         hidden_RLD = tokens.to_rectangle(packed.hidden_RLD)[: tokens.num_rows]
         encoded = StatesAndAttention(hidden_RLD, packed.attention_rows)
         return Encoded(packed.hidden_RLD, self._pairs(encoded, tokens))

@@ -9,21 +9,25 @@ H heads, J requested rows of each sequence.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from raybio.core.batch import IGNORED_LABEL, PaddedTokens, to_device
+from raybio.core.batch import IGNORED_LABEL, PackedTokens, PaddedTokens, TokenBatch, to_device
 from raybio.methods.mtb_mccl.attention import StatesAndAttention
+from raybio.ops.segments import indptr_from_lengths, positions_within
 
 _EPSILON = 1e-10
 
-Encode = Callable[[PaddedTokens], StatesAndAttention]
+EncodePadded = Callable[[PaddedTokens], StatesAndAttention]
+EncodePacked = Callable[[PackedTokens], StatesAndAttention]
 
 
 def read_in_windows(
-    encode: Encode, tokens: PaddedTokens, num_tokens_R: list[int], window: int, *, pad_id: int
+    encode: EncodePadded, tokens: PaddedTokens, num_tokens_R: list[int], window: int, *, pad_id: int
 ) -> StatesAndAttention:
     """Apply ``encode`` to sequences of any length, in windows of at most ``window`` tokens.
 
@@ -35,7 +39,9 @@ def read_in_windows(
         pad_id: token id of padding.
     """
     if max(num_tokens_R) > window:
-        return _Windows(tokens, num_tokens_R, window, pad_id).encode(encode)
+        windows = _Windows(num_tokens_R, window, tokens.token_RL.device)
+        encoded = encode(windows.padded(tokens, pad_id))
+        return windows.joined(encoded, tokens.token_RL.shape[1])
     length = min(tokens.token_RL.shape[1], window)
     encoded = encode(
         PaddedTokens(
@@ -54,39 +60,95 @@ def read_in_windows(
     )
 
 
+def read_packed_in_windows(
+    encode: EncodePacked, tokens: PackedTokens, num_tokens_R: list[int], window: int
+) -> StatesAndAttention:
+    """Do the same with packed sequences, of which one at least is longer than ``window``.
+
+    Args:
+        encode: encodes packed sequences that are no longer than a window; its states are (T, D).
+        tokens: the sequences.
+        num_tokens_R: tokens of each of them, on the host.
+        window: longest window.
+
+    Returns:
+        A rectangle, whose L is the longest length.
+    """
+    windows = _Windows(num_tokens_R, window, tokens.token_T.device)
+    packed = windows.packed(tokens)
+    encoded = encode(packed)
+    hidden_WSD = packed.to_rectangle(encoded.hidden_RLD)[: packed.num_rows]
+    return windows.joined(StatesAndAttention(hidden_WSD, encoded.attention_rows), tokens.longest)
+
+
 class _Windows:
-    """The windows of a batch.
+    """The windows of some sequences, of which one at least is longer than a window.
 
     Attributes:
-        tokens: the whole sequences.
+        num_tokens_R: tokens of each sequence, on the host.
         row_W: sequence of each window.
-        length_W: tokens of that sequence.
         shift_W: tokens in ``[low, high)`` are ``shift`` positions earlier in the window.
         low_W: first token of the sequence that the window represents.
         high_W: behind the last one.
         size: S.
-        pad_id: token id of padding.
     """
 
-    def __init__(
-        self, tokens: PaddedTokens, num_tokens_R: list[int], window: int, pad_id: int
-    ) -> None:
+    def __init__(self, num_tokens_R: Sequence[int], window: int, device: torch.device) -> None:
         spans = [
-            (row, length, *span)
+            (row, *span)
             for row, length in enumerate(num_tokens_R)
             for span in window_spans(length, window)
         ]
-        self.tokens = tokens
-        self.row_W, self.length_W, self.shift_W, self.low_W, self.high_W = to_device(
-            torch.tensor(spans), tokens.token_RL.device
+        self.num_tokens_R = np.array(num_tokens_R)
+        self._span_W4 = np.array(spans)
+        self.row_W, self.shift_W, self.low_W, self.high_W = to_device(
+            torch.from_numpy(self._span_W4), device
         ).T
         self.size = window
-        self.pad_id = pad_id
 
-    def encode(self, encode: Encode) -> StatesAndAttention:
-        """Encode all windows at once, and combine them into whole sequences."""
-        encoded = encode(self._cut())
-        num_rows, length = self.tokens.token_RL.shape
+    def padded(self, tokens: PaddedTokens, pad_id: int) -> PaddedTokens:
+        """Return the windows of padded sequences as a rectangle (W, S)."""
+        num_rows, length = tokens.token_RL.shape
+        index = self._index(np.arange(num_rows) * length)
+        rectangle = index.pad(torch.arange(index.num_rows), pad_id=0)
+        device = tokens.token_RL.device
+        index_WS, mask_WS = (
+            to_device(part[:, : self.size], device)
+            for part in (rectangle.token_RL, rectangle.mask_RL)
+        )
+        token_WS = tokens.token_RL.flatten()[index_WS].masked_fill(~mask_WS, pad_id)
+        return PaddedTokens(token_WS, mask_WS, torch.full_like(token_WS, IGNORED_LABEL))
+
+    def packed(self, tokens: PackedTokens) -> PackedTokens:
+        """Return the windows of packed sequences end to end."""
+        index = self._index(indptr_from_lengths(self.num_tokens_R)[:-1])
+        packed = index.pack(torch.arange(index.num_rows), pad_id=0).to(tokens.token_T.device)
+        # Padding behind the windows, which nothing reads, has the first token's id.
+        return replace(packed, token_T=tokens.token_T.index_select(0, packed.token_T))
+
+    def _index(self, first_R: np.ndarray) -> TokenBatch:
+        """Return the windows on the host, with indices of tokens in place of their ids.
+
+        Args:
+            first_R: index of the first token of each sequence.
+        """
+        row_W, shift_W = self._span_W4[:, :2].T
+        length_W = self.num_tokens_R[row_W]
+        size_W = np.minimum(length_W, self.size)
+        indptr_W1 = indptr_from_lengths(size_W)
+        position_T = positions_within(size_W) + np.repeat(shift_W, size_W)
+        position_T[indptr_W1[:-1]] = 0
+        position_T[indptr_W1[1:] - 1] = length_W - 1
+        return TokenBatch.from_numpy(position_T + np.repeat(first_R[row_W], size_W), indptr_W1)
+
+    def joined(self, encoded: StatesAndAttention, length: int) -> StatesAndAttention:
+        """Combine encoded windows into whole sequences.
+
+        Args:
+            encoded: states (W, S, D) and attention rows of all windows.
+            length: L.
+        """
+        num_rows = len(self.num_tokens_R)
         index_WL, is_inside_WL = self._index_in_window(length)
         state_WLD = torch.gather(
             encoded.hidden_RLD, 1, index_WL[..., None].expand(-1, -1, encoded.hidden_RLD.shape[2])
@@ -109,19 +171,6 @@ class _Windows:
             return sum_RJHL / (sum_RJHL.sum(-1, keepdim=True) + _EPSILON)
 
         return StatesAndAttention(hidden_RLD, attention_rows)
-
-    def _cut(self) -> PaddedTokens:
-        """Return the windows as a rectangle (W, S)."""
-        offset_S = torch.arange(self.size, device=self.row_W.device)
-        # Offset of the window's last token, which is the sequence's last one.
-        last_W = self.high_W.clamp(max=self.length_W - 1) - self.shift_W
-        index_WS = self.shift_W[:, None] + offset_S
-        index_WS = torch.where(offset_S == last_W[:, None], self.length_W[:, None] - 1, index_WS)
-        index_WS[:, 0] = 0
-        mask_WS = offset_S <= last_W[:, None]
-        token_WS = self.tokens.token_RL[self.row_W[:, None], torch.where(mask_WS, index_WS, 0)]
-        token_WS = token_WS.masked_fill(~mask_WS, self.pad_id)
-        return PaddedTokens(token_WS, mask_WS, torch.full_like(token_WS, IGNORED_LABEL))
 
     def _is_inside(self, position_WX: Tensor) -> Tensor:
         """Return which positions of its sequence each window represents, bool (W, X)."""

@@ -288,6 +288,17 @@ def test_packed_documents_equal_padded_ones_with_all_gradients(max_length, num_t
         torch.testing.assert_close(packed, padded, rtol=0, atol=1e-10)
 
 
+def test_packed_windows_are_encoded_without_padding():
+    model, batch = encoder(max_length=24), documents()
+    shapes = []
+    model.text.model.embeddings.register_forward_hook(
+        lambda module, inputs, states: shapes.append(states.shape[:2])
+    )
+    model(batch.pack(torch.tensor([1, 0, 2]), model.pad_id))
+    # Two windows of the document of 30 tokens, and those of 12 and 9; a multiple of 8.
+    assert shapes == [(1, 24 + 24 + 12 + 9 + 3)]
+
+
 def test_gradients_reach_every_part_and_are_finite():
     model = encoder().train()
     model(documents().pad(torch.arange(3), model.pad_id)).embedding_RD.square().sum().backward()
