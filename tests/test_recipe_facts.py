@@ -1,13 +1,19 @@
-"""Recipes against what the documents on the papers say, read anew: no value is typed here."""
+"""Recipes against what the documents on the papers say, read anew.
+
+No value is typed here but the addresses of encoders: the documents have their names.
+"""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import pytest
 
-from raybio.core.config import merge, value_at
+from raybio.core.config import merge, override_all, value_at
 from raybio.methods import METHODS
+from raybio.methods.relation_graphs.annotations.folds import read_fold
+from raybio.methods.relation_graphs.store import WordStore
+from raybio.methods.relation_graphs.system import steps_per_epoch
 from tests.paths import SHARED_FACTS
 
 PROBE = "00_contrastive_probe.md"
@@ -33,12 +39,26 @@ MTB_BOTH = ("mtb_pretrain paper_biored", "mtb_pretrain paper_docred")
 MCCL_BOTH = ("relation_finetune paper_biored", "relation_finetune paper_docred")
 ADE_ALL = ("relation_graphs paper_ade",)
 
+SOURCE = "encoder.source"
 RATE = "optim.peak_lr"
 DECAY = "optim.weight_decay"
 BATCH = "plan.global_batch_rows"
 EPOCHS = "schedule.max_epochs"
 STEPS = "schedule.max_steps"
 SIZES = "encoder.num_layers encoder.width encoder.num_heads encoder.ffn_width"
+
+DECISIVE = {
+    SOURCE,
+    BATCH,
+    EPOCHS,
+    STEPS,
+    "objective.temperature",
+    "objective.weight_temperature",
+    "objective.logit_temperature",
+    "objective.negative_margin",
+    "pairs.min_documents",
+}
+"""Checkpoint, batch, length, temperatures and thresholds: compared in every recipe that has them."""
 
 N = r"([\d.,]+(?:e-?\d+)?)"
 """A number."""
@@ -49,7 +69,7 @@ class Fact(NamedTuple):
 
     Attributes:
         document: its file.
-        pattern: the place, with a group for each number; a hash is a number.
+        pattern: the place, with a group for each number or name; a hash is a number.
         targets: setting, or settings, of each group; empty: none.
         recipes: recipes that have them, "METHOD RECIPE"; of several columns one for each group.
     """
@@ -230,18 +250,69 @@ FACTS = (
     Fact(ADE, r"5 tags; k = #, Euclidean", ("evaluation.num_tag_neighbors",), ADE_ALL),
 )
 
+ADDRESS_BY_NAME = {
+    "PubMedBERT-abstract-fulltext": "microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract-fulltext",
+    "PubMedBERT-base": "microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract",
+    "BERT-base": "bert-base-cased",
+    "SciBERT": "allenai/scibert_scivocab_uncased",
+    "TAPE": "./tape",
+    "medical CharacterBERT": "helboukkouri/character-bert-medical",
+    "sentence-transformers/all-MiniLM-L6-v2": "sentence-transformers/all-MiniLM-L6-v2",
+}
+"""Name of a model in the documents -> where it is."""
+
+CHECKPOINTS = (
+    Fact(PROBE, r"\| models \| - \| (PubMedBERT[\w-]*), ", (SOURCE,), REWIRED),
+    Fact(BIOS, r"\*\*BioS-MiniLM\*\*: start from `(\S+)`", (SOURCE,), TITLES),
+    Fact(
+        SPPT,
+        r"start from (\w+) \(proteins\), (\w+) or CS-RoBERTa \(articles\)",
+        (SOURCE,),
+        (PROTEINS, ARTICLES),
+    ),
+    Fact(
+        MTB,
+        r"\| BioRED \| \d[^|]*\|[^|]*\| (\S+) \|[^\n]*\n\| Re-DocRED \| \d[^|]*\|[^|]*\| (\S+) \|",
+        (SOURCE,),
+        ((MTB_BOTH[0], MCCL_BOTH[0]), (MTB_BOTH[1], MCCL_BOTH[1])),
+    ),
+    Fact(ADE, r"Needs the released (\w+ CharacterBERT) weights", (SOURCE,), ADE_ALL),
+)
+
+COMPARED_BY_A_TEST_OF_ITS_OWN = {
+    ("biostransformers paper_table_1", STEPS),  # of the number of pairs and epochs
+    ("relation_graphs paper_ade", BATCH),  # by model
+    ("sppt_synthetic paper_cycles", BATCH),  # all nodes, of which a draw has more or fewer
+    *((recipe, SOURCE) for recipe in SYNTHETIC),  # sizes instead of a checkpoint
+}
+
 needs_facts = pytest.mark.skipif(
     not SHARED_FACTS.is_dir(), reason=f"the documents on the papers are not at {SHARED_FACTS}"
 )
 
 
+def texts_of(document: str, pattern: str) -> tuple[str, ...]:
+    """Return the groups of a place that the document has once."""
+    text = (SHARED_FACTS / document).read_text(encoding="utf-8")
+    places = list(re.finditer(pattern.replace("#", N), text))
+    assert len(places) == 1, f"{document}: {len(places)} places of {pattern}"
+    return places[0].groups()
+
+
 def numbers_of(document: str, pattern: str) -> list[float]:
     """Return the numbers at a place that the document has once."""
-    text = (SHARED_FACTS / document).read_text(encoding="utf-8")
-    places = re.findall(pattern.replace("#", N), text)
-    assert len(places) == 1, f"{document}: {len(places)} places of {pattern}"
-    groups = places[0] if isinstance(places[0], tuple) else (places[0],)
-    return [float(group.replace(",", "")) for group in groups]
+    return [float(group.replace(",", "")) for group in texts_of(document, pattern)]
+
+
+def compared(fact: Fact) -> Iterator[tuple[int, str, str]]:
+    """Yield the number of a group, and a recipe and a setting that have its value."""
+    by_column = isinstance(fact.recipes[0], tuple)
+    targets = fact.targets
+    if by_column and len(targets) == 1:
+        targets *= len(fact.recipes)
+    for index, path in enumerate(targets):
+        for recipe in fact.recipes[index] if by_column else fact.recipes:
+            yield index, str(recipe), path
 
 
 def setting(recipe: str, path: str) -> Any:
@@ -255,13 +326,62 @@ def setting(recipe: str, path: str) -> Any:
 @pytest.mark.parametrize("fact", FACTS, ids=lambda fact: f"{fact.document[:2]} {fact.pattern}")
 def test_a_recipe_has_the_value_of_the_document(fact: Fact) -> None:
     numbers = numbers_of(fact.document, fact.pattern)
-    by_column = isinstance(fact.recipes[0], tuple)
-    targets = fact.targets * (len(numbers) if by_column and len(fact.targets) == 1 else 1)
-    assert len(targets) == len(numbers)
-    for index, (path, number) in enumerate(zip(targets, numbers, strict=True)):
-        recipes = fact.recipes[index] if by_column else fact.recipes
-        for recipe in recipes:
-            assert setting(str(recipe), path) == pytest.approx(number), (recipe, path)
+    assert {index for index, _, _ in compared(fact)} == set(range(len(numbers)))
+    for index, recipe, path in compared(fact):
+        assert setting(recipe, path) == pytest.approx(numbers[index]), (recipe, path)
+
+
+@needs_facts
+@pytest.mark.parametrize("fact", CHECKPOINTS, ids=lambda fact: fact.document[:2])
+def test_a_recipe_starts_from_the_checkpoint_of_the_document(fact: Fact) -> None:
+    names = texts_of(fact.document, fact.pattern)
+    assert {index for index, _, _ in compared(fact)} == set(range(len(names)))
+    for index, recipe, path in compared(fact):
+        assert setting(recipe, path) == ADDRESS_BY_NAME[names[index]], recipe
+
+
+@needs_facts
+def test_synthetic_graphs_start_from_scratch_and_cycles_take_all_nodes_a_step() -> None:
+    assert {setting(recipe, SOURCE) for recipe in SYNTHETIC} == {"scratch"}
+    assert texts_of(SPPT, r"\| Mechanistic \|[^\n]* / (\w+) / \d") == ("all",)
+    cycle, num_graphlets, largest = numbers_of(
+        SPPT, r"Cycle of # nodes; every 4th node \(# places\)[^\n]* of up to # nodes joined"
+    )
+    smallest = 2
+    for recipe in CYCLES:
+        mean_nodes = cycle + num_graphlets * (smallest + largest) / 2
+        assert setting(recipe, BATCH) == mean_nodes
+
+
+@needs_facts
+@pytest.mark.parametrize(
+    "model, pattern",
+    [
+        ("cldr", r"batch # sentences, <= \d+ epochs"),
+        ("clgs", r"tau \.1, batch #, lr"),
+        ("clner", r"Batch # sentences; all tokens pooled"),
+    ],
+)
+def test_the_recipe_of_ade_resolves_to_the_batch_of_the_document(
+    model: str, pattern: str, tiny_words: WordStore
+) -> None:
+    """The recipe leaves it open: the method has one for each model."""
+    entry = METHODS["relation_graphs"]
+    recipe = merge(entry.config, entry.recipes["paper_ade"].settings)
+    config = override_all(recipe, {"model": model})
+    num_rows = len(read_fold(tiny_words, config.data).train)
+    assert numbers_of(ADE, pattern) == [num_rows / steps_per_epoch(config, tiny_words)]
+
+
+@needs_facts
+def test_pairs_are_dropped_and_the_weight_of_the_probe_is_chosen_as_the_documents_say() -> None:
+    (fate,) = texts_of(BIOS, r"Rejected examples are (drop)ped for this pass")
+    for recipe in TITLES:
+        assert setting(recipe, "plan.conflicts") == fate
+    assert texts_of(ADE, r"(class-weighted) or sampled negatives chosen on validation")
+    entry = METHODS["relation_graphs"]
+    weights = entry.recipes["paper_ade"].settings["evaluation"]["probe_positive_weights"]
+    assert len(set(weights)) > 1 and 1 in weights
 
 
 @needs_facts
@@ -279,19 +399,26 @@ def test_numbers_of_neighbors_and_steps_follow_from_the_documents() -> None:
     for recipe in TEXT_TASKS:
         assert setting(recipe, "optim.warmup_ratio") == pytest.approx(warmup / 100)
     (millions,) = numbers_of(BIOS, r"\| 2 \(final[^|]*\| # M")
+    (epochs,) = numbers_of(BIOS, r"; epochs #; warmup")
     for recipe in TITLES:
-        assert setting(recipe, STEPS) == int(millions * 1e6 / setting(recipe, BATCH))
+        assert setting(recipe, STEPS) == int(epochs * millions * 1e6 / setting(recipe, BATCH))
+        assert setting(recipe, EPOCHS) is None
 
 
 def test_every_published_recipe_is_compared_with_a_document() -> None:
-    compared = set()
-    for fact in FACTS:
-        for recipes in fact.recipes:
-            compared |= {recipes} if isinstance(recipes, str) else set(recipes)
+    found = {(recipe, path) for fact in FACTS + CHECKPOINTS for _, recipe, path in compared(fact)}
     published = {
-        f"{method} {name}"
+        f"{method} {name}": recipe.settings
         for method, entry in METHODS.items()
-        for name in entry.recipes
+        for name, recipe in entry.recipes.items()
         if name.startswith("paper_")
     }
-    assert compared == published
+    assert {recipe for recipe, _ in found} == published.keys()
+    decisive = {
+        (recipe, f"{section}.{leaf}")
+        for recipe, settings in published.items()
+        for section, leaves in settings.items()
+        for leaf in leaves
+        if f"{section}.{leaf}" in DECISIVE
+    }
+    assert decisive - found == COMPARED_BY_A_TEST_OF_ITS_OWN

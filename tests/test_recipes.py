@@ -178,7 +178,7 @@ PUBLISHED: dict[str, dict[str, dict[str, Any]]] = {
             "schedule.evaluate_every_steps": 1000,
             "plan.global_batch_rows": 384,
             "plan.fields": ["title", "abstract"],
-            "plan.conflicts": "reject",
+            "plan.conflicts": "drop",
             "optim.peak_lr": 2e-5,
             "optim.num_warmup_steps": 500,
             "optim.weight_decay": 0.01,
@@ -238,6 +238,7 @@ PUBLISHED: dict[str, dict[str, dict[str, Any]]] = {
             "evaluation.candidates": "all",
             "evaluation.num_pair_neighbors": [5],
             "evaluation.num_tag_neighbors": [7],
+            "evaluation.probe_positive_weights": [1.0, 2.0, 4.0, 8.0, 16.0],
         }
     },
 }

@@ -32,8 +32,8 @@ class FoldScores(NamedTuple):
         scores: by measure, 0 to 1, with the settings that validation sentences choose.
         rule: these settings: ``num_pair_neighbors``, ``num_tag_neighbors``,
             ``probe_positive_weight``.
-        fixed_scores: with the settings of the runs; None if these have candidates, or were trained
-            on validation sentences.
+        fixed_scores: with the settings of the runs; None if these have several numbers of
+            neighbors, or were trained on validation sentences.
     """
 
     scores: dict[str, float]

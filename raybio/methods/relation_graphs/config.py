@@ -164,10 +164,14 @@ class KnnConfig(BaseConfig):
         )
 
     @property
+    def chooses_neighbors(self) -> bool:
+        """Whether validation sentences choose among numbers of neighbors."""
+        return len(self.num_pair_neighbors) > 1 or len(self.num_tag_neighbors) > 1
+
+    @property
     def has_choice(self) -> bool:
-        """Whether validation sentences choose among candidates."""
-        candidates = (self.num_pair_neighbors, self.num_tag_neighbors, self.probe_positive_weights)
-        return any(len(values) > 1 for values in candidates)
+        """Whether validation sentences choose among any candidates."""
+        return self.chooses_neighbors or len(self.probe_positive_weights) > 1
 
     @property
     def with_candidates(self) -> "KnnConfig":

@@ -80,12 +80,12 @@ def fold_rivals(
         store: the sentences.
         fold: rows of the splits.
         config: settings of the evaluation.
-        initial: the encoder before training. Where ``config`` has candidates itself, it has no row:
-            the row ``initial`` of the table chooses its settings, too.
+        initial: the encoder before training. Where ``config`` has several numbers of neighbors, it
+            has no row: the row ``initial`` of the table chooses among them, too.
         has_dev: whether validation sentences were not trained on. Without them nothing is chosen.
         has_dev_scores: whether validation sentences are scored, too.
     """
     yield from lexical_rivals(store, fold, config, has_dev=has_dev, has_dev_scores=has_dev_scores)
-    if has_dev and not config.has_choice:
+    if has_dev and not config.chooses_neighbors:
         chosen = config.with_candidates
         yield CHOSEN, evaluate_fold(initial, initial, fold, chosen, has_dev_scores=has_dev_scores)

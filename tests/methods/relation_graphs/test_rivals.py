@@ -199,6 +199,13 @@ def test_rivals_choose_on_validation_and_the_initial_row_as_the_trained_one(
     assert initial.details["knn_settings"] == rows[CHOSEN].details["knn_settings"]
 
 
+def test_the_row_with_chosen_settings_stays_where_only_the_weight_of_the_probe_is_chosen(
+    store: WordStore,
+) -> None:
+    chooses = evaluator_of(store, **{"evaluation.probe_positive_weights": [1.0, 4.0]})
+    assert list(dict(chooses.rivals("cpu", SingleProcess()))) == [LOOK_UP, CHARACTERS, CHOSEN]
+
+
 def test_without_validation_sentences_nothing_is_chosen(store: WordStore) -> None:
     alone = evaluator_of(store, **{"data.validation_share": 0})
     rows = dict(alone.rivals("cpu", SingleProcess()))

@@ -78,10 +78,11 @@ def chosen_and_fixed(
 ) -> tuple[VectorScores, VectorScores | None]:
     """Score test sentences with settings chosen on validation sentences, and with fixed ones.
 
-    The chosen settings are among the candidates of ``config``, or those of rivals if it has none.
-    The second result are the scores with the settings of ``config``: None if it has candidates.
-    Without validation sentences nothing is chosen: the scores with the settings of ``config`` are
-    the first result.
+    The chosen settings are among the candidates of ``config`` if it has several numbers of
+    neighbors, and the second result is None. Otherwise they are among those of rivals, and the
+    second result are the scores with the numbers of ``config``; the weight of the probe is chosen
+    there, too, if it has several. Without validation sentences nothing is chosen: the scores with
+    the settings of ``config`` are the first result.
 
     Args:
         pair_model: predicts relations.
@@ -90,7 +91,7 @@ def chosen_and_fixed(
         config: settings of the evaluation.
         has_dev: whether there are validation sentences that no model was trained on.
     """
-    if config.has_choice or not has_dev:
+    if config.chooses_neighbors or not has_dev:
         scores = evaluate_fold(pair_model, tag_model, fold, config, has_dev_scores=False)
         return scores["test"], None
     store = pair_model.store
@@ -99,7 +100,10 @@ def chosen_and_fixed(
     reference = embed_sentences(pair_model, tag_model, rows)
     train = part_of(reference, rows, fold.train, store)
     dev = part_of(reference, rows, fold.dev, store)
-    settings = [choose_settings(train, dev, store, config.with_candidates), config.first_settings]
+    settings = [
+        choose_settings(train, dev, store, candidates)
+        for candidates in (config.with_candidates, config)
+    ]
     test = embed_sentences(pair_model, tag_model, fold.test)
     chosen, fixed = score_each(reference, test, store, config, settings)
     return chosen, fixed

@@ -237,6 +237,20 @@ def test_scores_with_chosen_and_with_fixed_settings(store, joint, tmp_path):
     assert chooses.settings._asdict() == final.details["knn_settings"]["trained"]
 
 
+def test_fixed_numbers_of_neighbors_are_scored_with_a_chosen_weight_of_the_probe(store, tmp_path):
+    weights = [0.01, 4.0, 50.0]
+    folder, final = exported(
+        store, tmp_path / "weights", **{"evaluation.probe_positive_weights": weights}
+    )
+    chosen, fixed = evaluate_exports_twice(folder, folder, store.path)
+    assert chosen.settings.num_pair_neighbors in CANDIDATES["num_pair_neighbors"]
+    assert chosen.settings.probe_positive_weight in CANDIDATES["probe_positive_weights"]
+    assert fixed.settings._replace(probe_positive_weight=1.0) == KnnConfig().first_settings
+    assert fixed.settings.probe_positive_weight in weights
+    assert fixed.settings._asdict() == final.details["knn_settings"]["trained"]
+    assert fixed.values == pytest.approx(evaluate_exports(folder, folder, store.path).values)
+
+
 @pytest.mark.nightly
 def test_models_that_know_validation_sentences_choose_nothing_by_them(store, joint, tmp_path):
     last = {"data.train_on_validation": True, "schedule.evaluate_every_steps": 0}
