@@ -23,10 +23,14 @@ LONG = {"schedule.max_steps": 10**7}
 class DemoStep:
     """Steps of a method, whose micro-batches are packed as on a GPU."""
 
-    def __init__(self, name: str, folder: Path, **settings: object) -> None:
+    def __init__(
+        self, name: str, folder: Path, store: Path | None = None, **settings: object
+    ) -> None:
+        """Build a method over a store; None: over its built-in corpus, prepared in the folder."""
         method = METHODS[name]
+        store = store or method.prepare_demo(folder / name)
         self.config: TrainingConfig = override_all(method.demo, {"precision": "fp32"} | settings)
-        self.system: System = method.build(self.config, method.prepare_demo(folder / name))
+        self.system: System = method.build(self.config, store)
 
     def prepare_node(self) -> bool:
         """Make what a node makes once for a run; whether there is anything."""

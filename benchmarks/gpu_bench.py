@@ -6,7 +6,8 @@ import json
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -17,13 +18,14 @@ from transformers import PreTrainedModel
 
 from raybio.core.batch import TokenBatch
 from raybio.core.interfaces import Encoder, System
+from raybio.methods.mtb_mccl.documents.demo import DocumentsConfig
 from raybio.methods.sppt.batches import LinkBatch
 from raybio.methods.sppt.proteins.config import EncoderConfig
 from raybio.methods.sppt.proteins.encoder import ProteinEncoder
 from raybio.training.collective import SingleProcess
 from raybio.training.precision import Precision
 from raybio.training.settings import MemoryConfig, TrainingConfig
-from raybio.training.step import TrainStep
+from raybio.training.step import LaunchedStep, TrainStep
 
 BERT_BASE_SETTINGS = {
     "encoder.num_layers": 12,
@@ -32,6 +34,27 @@ BERT_BASE_SETTINGS = {
     "encoder.ffn_width": 3072,
 }
 """A system's encoder of BERT-base's size, its weights drawn."""
+
+LONG_DOCUMENTS = DocumentsConfig(facts_per_document=10, co_mentions=24, num_train=400)
+"""Simulated documents of 450 to 501 tokens."""
+
+STEPS_PER_GROUP = 5
+NUM_GROUPS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodCase:
+    """Steps of a method on its built-in corpus.
+
+    Attributes:
+        method: key in ``METHODS``.
+        settings: settings that differ from the method's demo.
+        documents: of the built-in documents; None: the demo's corpus.
+    """
+
+    method: str
+    settings: Mapping[str, object] = field(default_factory=dict)
+    documents: DocumentsConfig | None = None
 
 
 @dataclass(frozen=True)
@@ -42,13 +65,13 @@ class Size:
         encoder: of protein steps, gradient caching and checks.
         lengths: crops of protein steps.
         large: name -> more protein encoders, at the largest crop.
-        methods: name -> settings of steps on a method's built-in corpus.
+        methods: name -> steps of a method.
         tokens_per_step: of protein steps; an eighth of them for encoders of more than 24 layers.
         checked_tokens: of the steps whose gradients are compared, in fp32 and kept whole.
         tokens_per_micro_batch: of all steps.
         gemm: rows of a square matrix product.
         copied_bytes: of copies.
-        num_steps: steps that are timed.
+        num_steps: repetitions of what is timed, except steps.
         retrieval_rows: candidates of link retrieval.
         retrieval_anchors: anchors of link retrieval.
         contrasted_pairs: of the contrastive loss.
@@ -61,7 +84,7 @@ class Size:
     encoder: EncoderConfig
     lengths: tuple[int, ...]
     large: Mapping[str, EncoderConfig]
-    methods: Mapping[str, Mapping[str, object]]
+    methods: Mapping[str, MethodCase]
     tokens_per_step: int
     checked_tokens: int
     tokens_per_micro_batch: int
@@ -99,8 +122,15 @@ FULL = Size(
         ),
     },
     methods={
-        "biostransformers": BERT_BASE_SETTINGS | {"plan.global_batch_rows": 384},
-        "mtb_pretrain": BERT_BASE_SETTINGS | {"plan.global_batch_rows": 32},
+        "biostransformers": MethodCase(
+            method="biostransformers",
+            settings=BERT_BASE_SETTINGS | {"plan.global_batch_rows": 384},
+        ),
+        "mtb_pretrain, 512 tokens": MethodCase(
+            method="mtb_pretrain",
+            settings=BERT_BASE_SETTINGS | {"encoder.max_length": 512, "plan.global_batch_rows": 32},
+            documents=LONG_DOCUMENTS,
+        ),
     },
     tokens_per_step=131_072,
     checked_tokens=8192,
@@ -123,7 +153,7 @@ SMALL = Size(
     encoder=EncoderConfig(**_TINY),
     lengths=(32, 64),
     large={"ESM-2 tiny": EncoderConfig(vocabulary="esm", **_TINY)},
-    methods={"biostransformers": {}},
+    methods={"biostransformers": MethodCase(method="biostransformers")},
     tokens_per_step=1024,
     checked_tokens=1024,
     tokens_per_micro_batch=512,
@@ -153,6 +183,25 @@ def commit() -> str:
 
 class CheckError(Exception):
     """The device does not do what training relies on."""
+
+
+class RepeatedStep:
+    """A training step on one batch, taken again and again."""
+
+    def __init__(self, take_step: TrainStep, batch: TokenBatch) -> None:
+        self.take_step = take_step
+        self.batch = batch
+
+    def __call__(self, num_steps: int = 1) -> None:
+        """Take steps as training does: the metrics of one are read after the next is launched."""
+        launched: LaunchedStep | None = None
+        for _ in range(num_steps):
+            following = self.take_step.launch(0, self.batch)
+            if launched is not None:
+                launched.read()
+            launched = following
+        if launched is not None:
+            launched.read()
 
 
 class Bench:
@@ -193,6 +242,12 @@ class Bench:
         function()
         function()
         return median(self.seconds(function) for _ in range(repeats or self.size.num_steps))
+
+    def seconds_of_step(self, step: RepeatedStep) -> float:
+        """Seconds of a step among others; the median over groups of steps, after two steps."""
+        step(2)
+        take_group = partial(step, STEPS_PER_GROUP)
+        return median(self.seconds(take_group) for _ in range(NUM_GROUPS)) / STEPS_PER_GROUP
 
     def peak_gib(self, function: Callable[[], object]) -> float | None:
         """Most memory that tensors held during a call; None on a CPU."""
@@ -237,15 +292,13 @@ class Bench:
         config = TrainingConfig(memory=memory)
         return TrainStep(system, config, SingleProcess(), Precision(precision, self.device.type))
 
-    def step(self, system: System, batch: TokenBatch, **settings: Any) -> Callable[[], object]:
-        """Return what takes the same step on a batch again and again."""
-        take_step = self.train_step(system, **settings)
-        return lambda: take_step(0, batch)
+    def step(self, system: System, batch: TokenBatch, **settings: Any) -> RepeatedStep:
+        return RepeatedStep(self.train_step(system, **settings), batch)
 
     def protein_step(
         self, encoder: ProteinEncoder, batch: LinkBatch, **settings: Any
-    ) -> Callable[[], object]:
-        """Return what takes the same step of SPPT again and again."""
+    ) -> RepeatedStep:
+        """Return a step of SPPT."""
         return self.step(sppt_system(encoder), batch, **settings)
 
 

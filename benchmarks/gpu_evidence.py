@@ -17,6 +17,7 @@ Parts, each with the settings of its ``paper_*`` recipe except the encoder:
 trained) and its training curve. ``unit_scores/NAME.npz`` has the scores of its units, for tests over seeds and units
 (``raybio.evaluation.unit_scores``). Given again, the command takes the next ones. What the time cuts off resumes from
 its checkpoint if OUT still has it, and begins anew if not: keep ``results.jsonl`` and ``unit_scores`` at least.
+While more trainings wait for the export of one than there are processes (BioRED's for MTB), it runs alone.
 ``--table`` prints the results as Markdown: mean ± deviation, intervals over units (from three trainings on over seeds,
 too) where the trainings of a row have the same units, and epochs next to the published ones. A training that fails is
 printed, and tried again by the next call; the exit status is then 1.
@@ -474,7 +475,11 @@ def run_queue(turn: Turn, trainings: Sequence[Training], processes: int) -> int:
         while True:
             is_over = turn.is_over()
             for training in list(waiting):
-                if not is_over and len(running) < processes and is_ready(turn, training):
+                if is_over or len(running) == processes:
+                    break
+                if any(num_waiting_for(one, waiting) > processes for one in running.values()):
+                    break
+                if is_ready(turn, training):
                     waiting.remove(training)
                     running[executor.submit(train, turn, training)] = training
             if not running:
@@ -513,6 +518,11 @@ def is_ready(turn: Turn, training: Training) -> bool:
     """Return whether what a training needs of others is there."""
     has_exports = all(turn.export(name).exists() for name in training.needed_exports)
     return has_exports and (training.steps_of is None or training.steps_of in ended(turn))
+
+
+def num_waiting_for(training: Training, waiting: Sequence[Training]) -> int:
+    """Return how many trainings wait for the export of one."""
+    return sum(training.name in other.needed_exports for other in waiting)
 
 
 class InThisProcess(Executor):

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from demo_steps import DemoStep
-from gpu_bench import Bench, CheckError, flop_of_step
+from gpu_bench import STEPS_PER_GROUP, Bench, CheckError, MethodCase, RepeatedStep, flop_of_step
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 from training_setup import link_batch
@@ -23,6 +23,7 @@ from raybio.core.batch import TokenBatch
 from raybio.core.errors import ConfigError
 from raybio.core.interfaces import Encoder
 from raybio.methods import METHODS
+from raybio.methods.mtb_mccl.documents.demo import SIMULATED_DOCUMENTS
 from raybio.methods.sppt.link_retrieval import embedding_scores, rank_links
 from raybio.methods.sppt.proteins.config import EncoderConfig
 from raybio.methods.sppt.proteins.encoder import build_protein_encoder
@@ -81,13 +82,21 @@ def steps(bench: Bench, *, compiled: bool = False) -> None:
                 num_tokens = bench.size.tokens_per_step // (8 if is_deep else 1)
                 _protein_steps(bench, name, config, length, num_tokens, layout, gemm)
     with tempfile.TemporaryDirectory() as folder:
-        for name, settings in bench.size.methods.items():
-            demo = DemoStep(name, Path(folder), **settings)
+        for name, case in bench.size.methods.items():
+            demo = method_step(Path(folder), case)
             batch = demo.batch(1)
             model = demo.system.model.to(bench.device).train()
             for layout in layouts:
                 make_step = partial(bench.step, demo.system, batch, **LAYOUTS[layout])
                 _report_step(bench, name, layout, model, batch, make_step, gemm)
+
+
+def method_step(folder: Path, case: MethodCase) -> DemoStep:
+    """Build a method over its built-in corpus, which is prepared in the folder."""
+    store = None
+    if case.documents is not None:
+        store = SIMULATED_DOCUMENTS.prepare(folder, case.documents).path
+    return DemoStep(case.method, folder, store, **case.settings)
 
 
 def _protein_steps(
@@ -111,13 +120,13 @@ def _report_step(
     layout: str,
     encoder: Encoder,
     batch: TokenBatch,
-    make_step: Callable[[], Callable[[], object]],
+    make_step: Callable[[], RepeatedStep],
     gemm: float,
 ) -> None:
     try:
         step = make_step()
         first_seconds = bench.seconds(step)
-        seconds = bench.median_seconds(step)
+        seconds = bench.seconds_of_step(step)
     # Such as an encoder that cannot be compiled: the other layouts are still worth their time.
     except Exception as error:
         bench.report("training step", encoder=name, layout=layout, failed=f"{error!r:.500}")
@@ -138,14 +147,13 @@ def _report_step(
 
 
 def kernels(bench: Bench) -> None:
-    """Kernels of a packed step, the share of its time without any, and the ten kinds that take longest."""
+    """Kernels of a packed step, the share of the time without any, and the ten kinds that take longest."""
     encoder = build_protein_encoder(bench.size.encoder, seed=0).to(bench.device)
     step = bench.protein_step(encoder, bench.protein_batch(encoder, bench.size.lengths[-1]))
-    step()
-    step()
+    step(2)
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if bench.is_gpu else [])]
     with profile(activities=activities) as profiler:
-        step()
+        step(STEPS_PER_GROUP)
         bench.synchronize()
     if bench.is_gpu:
         events = [event for event in profiler.events() if event.device_type == DeviceType.CUDA]
@@ -157,9 +165,12 @@ def kernels(bench: Bench) -> None:
         microseconds[event.name] += event.time_range.elapsed_us()
     bench.report(
         "kernels",
-        kernels=len(events),
+        kernels=round(len(events) / STEPS_PER_GROUP),
         idle_share=idle_share(spans),
-        longest_ms={name[:80]: round(us / 1000, 3) for name, us in microseconds.most_common(10)},
+        longest_ms={
+            name[:80]: round(us / 1000 / STEPS_PER_GROUP, 3)
+            for name, us in microseconds.most_common(10)
+        },
     )
 
 
@@ -182,7 +193,7 @@ def caching(bench: Bench) -> None:
         encoder = build_protein_encoder(bench.size.encoder, seed=0).to(bench.device)
         batch = bench.protein_batch(encoder, length)
         step = bench.protein_step(encoder, batch, caching=is_cached)
-        seconds.append(bench.median_seconds(step))
+        seconds.append(bench.seconds_of_step(step))
         memory.append(bench.peak_gib(step))
     bench.report(
         "gradient caching",

@@ -15,7 +15,7 @@ import time
 from fractions import Fraction
 from pathlib import Path
 
-from _measure import SMALL
+from _measure import SMALL, report
 
 from raybio.methods.sppt.prepare import prepare_proteins
 from raybio.methods.sppt.proteins.demo import SimulationConfig, write_tree_of_life
@@ -78,7 +78,7 @@ def main() -> None:
         times = {"wall_seconds": time.perf_counter() - wall, "core_seconds": time.process_time()}
         print(json.dumps({"peak_bytes": peak_bytes, **times}))
         return
-    cost_of_a_row = None
+    first_cost = None
     with tempfile.TemporaryDirectory() as temporary:
         for size in [arguments.size] if arguments.size else SIZES:
             folder = (
@@ -86,18 +86,21 @@ def main() -> None:
             ) / f"size-{size.numerator}-of-{size.denominator}"
             made, facts = (measured(step, folder, size) for step in ("simulate", "prepare"))
             cost = facts["core_seconds"] / int(PROTEINS * size)
-            cost_of_a_row = cost_of_a_row or cost
-            result = {
-                "row": "P21",
-                "peer": f"2 GiB, and the cost of a row at the first size: {size} of Tree-of-life",
-                "median_ratio": float(f"{LIMIT_BYTES / facts['peak_bytes']:.3g}"),
-                "min_ratio": float(f"{cost_of_a_row / cost:.3g}"),
-                "note": f"{int(PROTEINS * size):,} rows, {int(LINKS * size):,} links: peak RSS "
-                f"{facts['peak_bytes'] / 2**30:.2f} GiB, {facts['core_seconds']:.0f} s of core time, "
-                f"{facts['wall_seconds']:.0f} s (simulated in {made['core_seconds']:.0f} s of core time, "
-                f"{made['peak_bytes'] / 2**30:.2f} GiB)",
-            }
-            print(json.dumps(result), flush=True)
+            first_cost = first_cost or cost
+            shape = f"{int(PROTEINS * size):,} rows, {int(LINKS * size):,} links"
+            ratio = LIMIT_BYTES / facts["peak_bytes"]
+            note = (
+                f"{shape}: peak RSS {facts['peak_bytes'] / 2**30:.2f} GiB "
+                f"(simulated in {made['peak_bytes'] / 2**30:.2f} GiB)"
+            )
+            report("P21", f"2 GiB, {size} of Tree-of-life", ratio, ratio, note)
+            ratio = first_cost / cost
+            note = (
+                f"{shape}: {facts['core_seconds']:.0f} s of core time, {facts['wall_seconds']:.0f} s "
+                f"(simulated in {made['core_seconds']:.0f} s of core time)"
+            )
+            peer = f"the cost of a row at the first size, {size} of Tree-of-life"
+            report("P21", peer, ratio, ratio, note)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """P28: real tokens over computed ones, in micro-batches as a GPU cuts them, on real texts and proteins.
 
-Counted, not timed. Texts have MiniLM's tokens, proteins one a residue, and all of them two special tokens.
+Counted, not timed. Texts have MiniLM's tokens, proteins one a residue, and all of them two special tokens. Compiled
+steps fill each micro-batch up to the default of ``memory.max_tokens_per_micro_batch``.
 """
 
 import csv
@@ -19,10 +20,12 @@ from raybio.training.micro_batches import (
     packed_micro_batches,
     token_budget_micro_batches,
 )
+from raybio.training.settings import MemoryConfig
 from tests.minilm import WHY_NOT, minilm_folder
 from tests.paths import SHARED_DATA
 
 MAX_TOKENS = 32_768
+COMPILED_TOKENS = MemoryConfig().max_tokens_per_micro_batch
 NUM_STEPS = 2 if SMALL else 20
 NUM_READ = 500 if SMALL else 20_000
 
@@ -69,6 +72,7 @@ def measure(name: str, length_NC: np.ndarray, rows_per_step: int, max_length: in
     num_real = 0
     num_packed = 0
     num_padded = 0
+    num_compiled = 0
     for _ in range(NUM_STEPS):
         drawn = rng.choice(len(length_NC), min(rows_per_step, len(length_NC)), replace=False)
         length_R = torch.from_numpy(np.minimum(length_NC[drawn].T.ravel(), max_length))
@@ -79,11 +83,16 @@ def measure(name: str, length_NC: np.ndarray, rows_per_step: int, max_length: in
             length_R, max_tokens=MAX_TOKENS, overhead_tokens=GPU_OVERHEAD_TOKENS
         ):
             num_padded += len(rows) * _rounded(int(length_R[rows].max()))
+        filled = packed_micro_batches(length_R, max_tokens=COMPILED_TOKENS)
+        num_compiled += COMPILED_TOKENS * len(filled)
     share = num_real / num_packed
     note = (
         f"{num_real} real tokens; padded for encoders that cannot pack: {num_real / num_padded:.3f}"
     )
     report("P28", name, share, share, note)
+    share = num_real / num_compiled
+    note = f"{num_real} real tokens; micro-batches are filled up to {COMPILED_TOKENS:,} tokens"
+    report("P28", f"{name}, compiled", share, share, note)
 
 
 def _rounded(num_tokens: int) -> int:

@@ -97,7 +97,7 @@ WHAT = {
     "P34": ("MTB's collation with 1 M recurring pairs, compared with 10 k", "≤ 1.3× (ratio ≥ 1)"),
     "P35": (
         "evaluation's rank block compared with an fp32 matrix product of its shape",
-        "≤ 3× (ratio ≥ 0.33), memory ≤ 2× the embeddings (ratio ≥ 0.5)",
+        "≤ 3× (ratio ≥ 0.333), memory ≤ 2× the embeddings (ratio ≥ 0.5)",
     ),
     "P36": (
         "intervals of all measures at 1.45 M anchors",

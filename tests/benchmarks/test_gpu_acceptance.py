@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -81,6 +82,33 @@ def test_a_compiled_step_is_that_of_memory_compile(gpu, monkeypatch, capsys):
     batch = gpu.bench.protein_batch(encoder, 64)
     gpu.bench.protein_step(encoder, batch, compiled=True)()
     assert compiled and not any(how.get("dynamic") for how in compiled)
+
+
+def test_steps_are_timed_as_training_takes_them_with_one_wait_at_the_end_of_a_group(
+    gpu, monkeypatch
+):
+    events = []
+    launched = SimpleNamespace(read=lambda: events.append("read"))
+    take_step = SimpleNamespace(launch=lambda *_: events.append("launch") or launched)
+    monkeypatch.setattr(gpu.bench, "train_step", lambda system: take_step)
+    monkeypatch.setattr(gpu.bench, "synchronize", lambda: events.append("wait"))
+    step = gpu.bench.step(system=None, batch=None)
+    assert gpu.bench.seconds_of_step(step) >= 0
+    # A step is read when the next one is launched.
+    warm_up = ["launch", "launch", "read", "read"]
+    group = ["wait", "launch", *["launch", "read"] * 4, "read", "wait"]
+    assert events == [*warm_up, *group * 3]
+
+
+def test_long_documents_fill_512_tokens_in_one_window(gpu, tmp_path):
+    case = gpu.script.FULL.methods["mtb_pretrain, 512 tokens"]
+    small = {name: value for name, value in case.settings.items() if "encoder" not in name}
+    small["encoder.max_length"] = case.settings["encoder.max_length"]
+    demo = gpu.figures.method_step(tmp_path, replace(case, settings=small))
+    assert demo.system.model.text.max_tokens == 512
+    lengths = demo.batch(1).length_R
+    assert len(lengths) == 64  # each of 32 documents is read twice
+    assert int(lengths.min()) >= 448 and int(lengths.max()) <= 512
 
 
 @pytest.mark.nightly

@@ -5,6 +5,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -150,6 +152,47 @@ def test_stores_are_prepared_once_before_several_processes_read_them(
     script.run_queue(turn, [*first_of_biored, *first_of_topics], 1)
     assert sorted(events[:2]) == ["biored", "topics"]
     assert set(events[2:]) == {"a training"}
+
+
+@pytest.mark.parametrize(
+    ("first", "num_waiting", "is_alone"), [("mtb", 4, True), ("ade-clner-1", 2, False)]
+)
+def test_a_training_runs_alone_if_more_others_wait_for_it_than_there_are_processes(
+    script: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    first: str,
+    num_waiting: int,
+    is_alone: bool,
+) -> None:
+    turn = small_turn(script, tmp_path)
+    started = []
+    has_company = threading.Event()
+
+    def train(turn: Any, training: Any) -> dict[str, Any]:
+        started.append(training.name)
+        if training.name == first:
+            has_company.wait(0.3 if is_alone else 30)
+        elif not turn.export(first).exists():
+            has_company.set()
+        turn.export(training.name).mkdir(parents=True)
+        return {"name": training.name, "steps": 1, "epochs": 1.0, "seconds": 0.1}
+
+    monkeypatch.setattr(script, "train", train)
+    monkeypatch.setattr(script, "store_path", lambda *_: None)
+    monkeypatch.setattr(
+        script, "ProcessPoolExecutor", lambda processes, **_: ThreadPoolExecutor(processes)
+    )
+    if first == "mtb":
+        queue = list(script.biored_queue([1.0], ["ce", "mccl"], 2))
+    else:
+        queue = list(script.ade_queue(["clner", "cldr", "clgs"], 2, 1))
+    assert script.run_queue(turn, queue, 3) == 0
+    assert started[0] == first
+    assert has_company.is_set() != is_alone
+    assert script.ended(turn).keys() == {training.name for training in queue}
+    # Of those of its part, as many wait for its export.
+    assert script.num_waiting_for(queue[0], queue[1:]) == num_waiting
 
 
 def test_rows_of_several_seeds_have_intervals_over_seeds_and_units(
