@@ -104,7 +104,7 @@ WHAT = {
         "≤ 1 s of processor time; within 2 % of the width of 20,000 resamples",
     ),
     "P37": (
-        "PubMed whole, simulated: merge, sort and plan",
+        "PubMed whole, simulated with short texts: merge, sort and plan",
         "≤ 2 GiB peak RSS, ≤ 50 MiB private a collating process (ratios ≥ 1)",
     ),
     "P38": (

@@ -1,7 +1,7 @@
 """Articles of all parts, sorted by PMID into the files of a store, in bounded memory.
 
 1. The parts are read once, in order. What remains of them goes to buckets on disk: ranges of PMIDs
-   of equal numbers of articles. Terms and qualifiers become numbers.
+   of about equal bytes (``merge.py``). Terms and qualifiers become numbers.
 2. A bucket at a time is read, sorted and appended to the store.
 
 Shape letters: R articles of a block or of a bucket, K buckets, E (article, term) entries, T terms,
@@ -23,7 +23,6 @@ from raybio.methods.biostransformers.config import FIELDS, ArticleConfig
 from raybio.methods.biostransformers.formats.medline_parts import (
     FileReport,
     read_blocks,
-    total_bytes,
 )
 from raybio.methods.biostransformers.merge import Merged
 from raybio.methods.biostransformers.store import ArticleStore, ArticleWriter, StoreSize
@@ -35,14 +34,10 @@ from raybio.store.writer import Draft
 ARTICLE_COLUMNS = ("pmid", "year", *FIELDS, "mesh")
 """Columns of a part that reach the store."""
 
-ARTICLES_PER_BLOCK = 10_000
+BLOCK_BYTES = 16 << 20
+"""Bytes of a part that are read at once."""
 
-BUCKET_BYTES = 128 << 20
-"""Bytes of the parts whose articles make a bucket, on average: buckets have equal numbers of
-articles, and those with abstracts are larger. Sorting a bucket takes about four times its bytes."""
-
-MAX_BUCKETS = 200
-"""Buckets are open files, and some systems allow a process 256."""
+TEXTS_PER_BLOCK = 10_000
 
 MAX_COUNTED_ARTICLES = 200_000
 """Words are counted in about this many titles and abstracts, evenly spaced."""
@@ -58,14 +53,6 @@ BUCKET_SCHEMA = pa.schema(
         ("entry", pa.list_(pa.int64())),
     ]
 )
-
-
-def bucket_size(reports: Sequence[FileReport]) -> int:
-    """Return the articles of a bucket for these parts."""
-    num_bytes = total_bytes(reports)
-    num_articles = sum(report.num_articles for report in reports)
-    bucket_bytes = max(BUCKET_BYTES, num_bytes / MAX_BUCKETS)
-    return 1 + int(num_articles * bucket_bytes / max(1, num_bytes))
 
 
 def write_articles(
@@ -90,9 +77,9 @@ def write_articles(
     """
     if not merged.num_articles:
         raise DataError("no article was read, want at least one with a title or an abstract")
-    with _BucketFiles(draft.folder, merged.first_pmid_K) as buckets:
-        for batch in _remaining_articles(reports, merged):
-            buckets.add(batch)
+    buckets = _BucketFiles(draft.folder, merged.first_pmid_K)
+    for batch in _remaining_articles(reports, merged):
+        buckets.add(batch)
     size = StoreSize(merged.num_articles, buckets.num_entries, buckets.num_bytes_by_field)
     if not size.num_entries:
         raise DataError(
@@ -142,7 +129,7 @@ def _remaining_articles(reports: Sequence[FileReport], merged: Merged) -> Iterat
     for number, report in enumerate(reports):
         remains_C = merged.remains(number)
         first = 0
-        for block in read_blocks(report.part, ARTICLE_COLUMNS, ARTICLES_PER_BLOCK):
+        for block in read_blocks(report.part, ARTICLE_COLUMNS, BLOCK_BYTES):
             remains_R = remains_C[first : first + block.num_rows]
             first += block.num_rows
             yield block if remains_R.all() else block.filter(pa.array(remains_R))
@@ -172,7 +159,7 @@ class _Numbers:
 
 
 class _BucketFiles:
-    """Articles on disk by ranges of PMIDs; a context manager that closes the files.
+    """Articles on disk by ranges of PMIDs. One file is open at a time: they may be thousands.
 
     Attributes:
         terms: numbers of the terms.
@@ -188,17 +175,6 @@ class _BucketFiles:
         self.num_bytes_by_field = dict.fromkeys(FIELDS, 0)
         self._first_pmid_K = first_pmid_K
         self._paths = [folder / f"{number}.bucket" for number in range(len(first_pmid_K))]
-        self._files = [path.open("wb") for path in self._paths]
-        self._writers = [pa.ipc.new_stream(file, BUCKET_SCHEMA) for file in self._files]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        for writer, file in zip(self._writers, self._files, strict=True):
-            if kind is None:
-                writer.close()
-            file.close()
 
     def add(self, articles: pa.RecordBatch) -> None:
         """Append articles, which have the columns of ``ARTICLE_COLUMNS``, to their buckets."""
@@ -210,16 +186,21 @@ class _BucketFiles:
             batch = batch.take(pa.array(order))
         numbers, starts, sizes = np.unique(bucket_R, return_index=True, return_counts=True)
         for number, start, size in zip(numbers, starts.tolist(), sizes.tolist(), strict=True):
-            self._writers[number].write_batch(batch.slice(start, size))
+            with self._paths[number].open("ab") as file:
+                file.write(batch.slice(start, size).serialize())
 
     def read(self) -> Iterator[dict[str, pa.Array]]:
         """Yield the columns of one bucket after the other, and remove its file."""
         for path in self._paths:
             # The columns of a batch share one buffer. Here a bucket is held twice for a moment;
             # copies of single columns are freed as soon as they are written.
-            with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as reader:
-                table = reader.read_all()
+            batches = []
+            with pa.OSFile(str(path)) as file:
+                while file.tell() < file.size():
+                    batches.append(pa.ipc.read_record_batch(file, BUCKET_SCHEMA))
             path.unlink()
+            table = pa.Table.from_batches(batches)
+            del batches
             columns = {name: pa.concat_arrays(table[name].chunks) for name in table.column_names}
             del table
             yield columns
@@ -299,8 +280,8 @@ class _TitleLeakage:
 
 def _decoded(texts: pa.Array) -> Iterator[str]:
     """Yield texts of a large_binary array."""
-    for start in range(0, len(texts), ARTICLES_PER_BLOCK):
-        for text in texts.slice(start, ARTICLES_PER_BLOCK).to_pylist():
+    for start in range(0, len(texts), TEXTS_PER_BLOCK):
+        for text in texts.slice(start, TEXTS_PER_BLOCK).to_pylist():
             yield text.decode()
 
 

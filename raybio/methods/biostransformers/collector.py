@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from raybio.methods.biostransformers.article_sort import bucket_size, write_articles
+from raybio.methods.biostransformers.article_sort import write_articles
 from raybio.methods.biostransformers.config import ArticleConfig
 from raybio.methods.biostransformers.formats.medline_parts import FileReport, PartWriter
 from raybio.methods.biostransformers.merge import merge_parts
@@ -54,6 +54,6 @@ class ArticleCollector:
         num_articles = self._part.num_articles
         path = str(self.path)
         reports = [FileReport(path, path, num_articles, num_articles, 0, {}, "")]
-        merged = merge_parts(reports, draft.folder, articles_per_bucket=bucket_size(reports))
+        merged = merge_parts(reports, draft.folder)
         provenance = {**provenance, "replaced_records": merged.num_revised}
         return write_articles(draft, reports, merged, config, provenance)

@@ -1,7 +1,7 @@
 """Newest revision of each article among the parts of all files, in bounded memory.
 
 The keys of a part are sorted by PMID and appended to a file. Then the keys of one range of PMIDs
-are read at a time, from all parts. A byte a citation stays in memory.
+are read at a time, from all parts. A byte a citation stays in memory, and a sample of the keys.
 
 Shape letters: F files, C citations of all files, A articles of a range of PMIDs, D deletions, K
 buckets.
@@ -22,7 +22,10 @@ KEYS_PER_RANGE = 1 << 22
 
 SAMPLES_PER_RANGE = 1 << 18
 
-KEY = np.dtype([("pmid", "<i8"), ("row", "<i4")])
+BUCKET_BYTES = 64 << 20
+"""Bytes of a bucket. Sorting it takes up to eight times as much."""
+
+KEY = np.dtype([("pmid", "<i8"), ("row", "<i4"), ("num_bytes", "<i4")])
 
 
 class Merged(NamedTuple):
@@ -53,7 +56,7 @@ def merge_parts(
     reports: Sequence[FileReport],
     folder: Path,
     *,
-    articles_per_bucket: int,
+    bucket_bytes: int = BUCKET_BYTES,
     keys_per_range: int = KEYS_PER_RANGE,
 ) -> Merged:
     """Return the remaining citation of each PMID.
@@ -65,8 +68,8 @@ def merge_parts(
     Args:
         reports: reports of sound files, oldest first. For PubMed: in order of name, the baseline
             before the updates.
-        folder: takes a temporary file of 12 bytes a citation.
-        articles_per_bucket: remaining articles of a bucket; the last one has fewer.
+        folder: takes a temporary file of 16 bytes a citation.
+        bucket_bytes: bytes of the articles of a bucket, of which its last one may have more.
         keys_per_range: keys that are sorted at once.
 
     Raises:
@@ -75,15 +78,16 @@ def merge_parts(
     start_F1 = indptr_from_lengths([report.num_articles for report in reports])
     num_citations = int(start_F1[-1])
     remains_C = np.zeros(num_citations, bool)
-    buckets = _BucketLimits(articles_per_bucket)
+    buckets = _BucketLimits(bucket_bytes)
     num_distinct = 0
     sample_step = max(1, keys_per_range // SAMPLES_PER_RANGE)
     runs = SortedRuns(folder / "key_runs", KEY, key="pmid", sample_step=sample_step)
     deleted_pmid_D, deleting_file_D = _add_runs(reports, runs)
-    for pmid_A, file_A, row_A in _newest(runs, keys_per_range):
+    for key_A, file_A in _newest(runs, keys_per_range):
+        pmid_A = key_A["pmid"]
         is_kept_A = ~_is_deleted(pmid_A, file_A, deleted_pmid_D, deleting_file_D)
-        remains_C[start_F1[file_A[is_kept_A]] + row_A[is_kept_A]] = True
-        buckets.add(pmid_A[is_kept_A])
+        remains_C[start_F1[file_A[is_kept_A]] + key_A["row"][is_kept_A]] = True
+        buckets.add(key_A[is_kept_A])
         num_distinct += len(pmid_A)
     return Merged(
         remains_C,
@@ -98,28 +102,37 @@ def merge_parts(
 class _BucketLimits:
     """The first PMIDs of buckets of remaining articles, which come ascending by PMID."""
 
-    def __init__(self, articles_per_bucket: int) -> None:
+    def __init__(self, bucket_bytes: int) -> None:
         self.first_pmids: list[int] = []
         self.num_articles = 0
-        self._size = articles_per_bucket
+        self._bucket_bytes = bucket_bytes
+        self._num_bytes = 0
+        self._last_bucket = -1
 
-    def add(self, pmid_A: np.ndarray) -> None:
-        next_first = len(self.first_pmids) * self._size - self.num_articles
-        self.first_pmids += pmid_A[next_first :: self._size].tolist()
-        self.num_articles += len(pmid_A)
+    def add(self, key_A: np.ndarray) -> None:
+        end_A = self._num_bytes + np.cumsum(key_A["num_bytes"], dtype=np.int64)
+        # An article lies where its first byte does: a bucket exceeds its bytes by less than one.
+        bucket_A = (end_A - key_A["num_bytes"]) // self._bucket_bytes
+        is_first_A = np.diff(bucket_A, prepend=self._last_bucket) > 0
+        self.first_pmids += key_A["pmid"][is_first_A].tolist()
+        self.num_articles += len(key_A)
+        if len(key_A):
+            self._num_bytes = int(end_A[-1])
+            self._last_bucket = bucket_A[-1]
 
 
 def _add_runs(reports: Sequence[FileReport], runs: SortedRuns) -> tuple[np.ndarray, np.ndarray]:
     """Add each part's newest revisions; return PMIDs (D,) and last files (D,) of deletions."""
     deleted = [np.empty(0, np.int64)]
     for report in reports:
-        pmid_C, version_C, deleted_D = read_keys(report)
+        pmid_C, version_C, num_bytes_C, deleted_D = read_keys(report)
         # A stable sort, so that among equal versions the later row comes last.
         by_version = np.argsort(version_C, kind="stable")
         row_A = by_version[last_occurrences(pmid_C[by_version])]
         keys = np.empty(len(row_A), KEY)
         keys["pmid"] = pmid_C[row_A]
         keys["row"] = row_A
+        keys["num_bytes"] = num_bytes_C[row_A]
         runs.add(keys)
         deleted.append(np.unique(deleted_D))
     deleted_pmid = np.concatenate(deleted)
@@ -128,14 +141,12 @@ def _add_runs(reports: Sequence[FileReport], runs: SortedRuns) -> tuple[np.ndarr
     return deleted_pmid[last], deleting_file[last]
 
 
-def _newest(
-    runs: SortedRuns, keys_per_range: int
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield PMID, file and row of the newest citations, a range of PMIDs at a time, ascending."""
+def _newest(runs: SortedRuns, keys_per_range: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield key and file of the newest citations, a range of PMIDs at a time, ascending."""
     for key_C, length_F in runs.ranges(keys_per_range):
         file_C = np.repeat(np.arange(len(length_F)), length_F)
         last = last_occurrences(key_C["pmid"])
-        yield key_C["pmid"][last], file_C[last], key_C["row"][last]
+        yield key_C[last], file_C[last]
 
 
 def last_occurrences(value_C: np.ndarray) -> np.ndarray:

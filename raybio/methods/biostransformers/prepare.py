@@ -1,6 +1,6 @@
 """Preparation of articles: MEDLINE files or tables -> quarantine -> newest revisions -> store.
 
-Memory does not grow with the corpus, except a byte a citation: parts are sorted on disk
+Memory does not grow with the corpus, except a few bytes a citation: parts are sorted on disk
 (``merge.py``, ``article_sort.py``). ``disk.py`` computes the disk that this takes.
 """
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from raybio.core.errors import DataError, StoreError
-from raybio.methods.biostransformers.article_sort import bucket_size, write_articles
+from raybio.methods.biostransformers.article_sort import write_articles
 from raybio.methods.biostransformers.collector import ArticleCollector
 from raybio.methods.biostransformers.config import ArticleConfig
 from raybio.methods.biostransformers.disk import (
@@ -99,7 +99,7 @@ def prepare_medline(
         add_to_quarantine(sound, new.quarantine)
         new.quarantine.check("citation")
         check_disk_of_parts(sound, out=store_path.parent)
-        merged = merge_parts(sound, new.draft.folder, articles_per_bucket=bucket_size(sound))
+        merged = merge_parts(sound, new.draft.folder)
         provenance = new.provenance(
             revised_citations=merged.num_revised,
             deleted_citations=merged.num_deleted,

@@ -1,5 +1,7 @@
 """A store sorted on disk is, byte for byte, the one that a loop over dictionaries gives."""
 
+import os
+import resource
 from collections import Counter
 
 import numpy as np
@@ -147,27 +149,68 @@ def write_at_once(path, records):
 
 
 @pytest.mark.parametrize(
-    ("seed", "articles_per_bucket"), [(0, 1), (1, 4), (2, 1000), (3, 1), (4, 4), (5, 2)]
+    ("seed", "bucket_bytes"), [(0, 1), (1, 400), (2, 100_000), (3, 1), (4, 400), (5, 200)]
 )
-def test_a_store_equals_that_of_a_loop_over_dictionaries(
-    tmp_path, monkeypatch, seed, articles_per_bucket
-):
+def test_a_store_equals_that_of_a_loop_over_dictionaries(tmp_path, monkeypatch, seed, bucket_bytes):
     rng = np.random.default_rng(seed)
     files = simulate(rng, num_files=int(rng.integers(1, 6)))
     reports = write_parts(files, tmp_path)
-    monkeypatch.setattr(article_sort, "ARTICLES_PER_BLOCK", 10)
+    monkeypatch.setattr(article_sort, "BLOCK_BYTES", 500)
+    monkeypatch.setattr(article_sort, "TEXTS_PER_BLOCK", 10)
     monkeypatch.setattr(article_sort, "KEYS_PER_BLOCK", 3)
     expected, known = write_at_once(tmp_path / "expected", remaining_records(files))
     with Draft(tmp_path / "store") as draft:
-        merged = merge_parts(
-            reports, draft.folder, articles_per_bucket=articles_per_bucket, keys_per_range=5
-        )
+        merged = merge_parts(reports, draft.folder, bucket_bytes=bucket_bytes, keys_per_range=5)
         store = write_articles(draft, reports, merged, CONFIG, {})
     assert store.manifest == expected.manifest
     assert seed > 2 or known > 0
     assert sorted(path.name for path in store.path.iterdir()) == sorted(
         path.name for path in expected.path.iterdir()
     )
+
+
+def test_no_bucket_exceeds_its_bytes_when_recent_articles_are_longer(tmp_path, monkeypatch):
+    """Ten times longer, and far more buckets than files may be open."""
+    bucket_bytes = 20_000
+    rng = np.random.default_rng(0)
+    records = [
+        {
+            "pmid": pmid,
+            "version": 1,
+            "title": f"title {pmid}",
+            "vernacular_title": "",
+            "abstract": "word " * (200 if pmid > 800 else 20),
+            "year": 0,
+            "mesh": [(f"Term {number}", "", False, []) for number in range(pmid % 9)],
+        }
+        for pmid in rng.permutation(1000).tolist()
+    ]
+    files = [(records[:700], []), (records[700:] + records[:50], [3, 4])]
+    largest_article = 1100 + 9 * 8
+    held = []
+    read = article_sort._BucketFiles.read
+
+    def read_measured(buckets):
+        for bucket in read(buckets):
+            held.append(sum(column.nbytes for column in bucket.values()))
+            yield bucket
+
+    monkeypatch.setattr(article_sort._BucketFiles, "read", read_measured)
+    monkeypatch.setattr(article_sort, "BLOCK_BYTES", 50_000)
+    reports = write_parts(files, tmp_path)
+    expected, _ = write_at_once(tmp_path / "expected", remaining_records(files))
+    num_open = len(os.listdir("/dev/fd"))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (num_open + 12, limits[1]))
+    try:
+        with Draft(tmp_path / "store") as draft:
+            merged = merge_parts(reports, draft.folder, bucket_bytes=bucket_bytes)
+            store = write_articles(draft, reports, merged, CONFIG, {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert len(held) > 15
+    assert max(held) <= bucket_bytes + largest_article
+    assert store.manifest == expected.manifest
 
 
 def test_words_are_counted_in_evenly_spaced_articles(tmp_path, monkeypatch):
@@ -187,8 +230,8 @@ def test_words_are_counted_in_evenly_spaced_articles(tmp_path, monkeypatch):
     ]
     reports = write_parts([(records, [])], tmp_path)
     counted = {f"{field}{pmid}" for field in ("title", "abstract") for pmid in (0, 3, 6, 9)}
-    for articles_per_bucket in (1, 4, 10):
+    for bucket_bytes in (1, 400, 1000):
         with Draft(tmp_path / "store", force=True) as draft:
-            merged = merge_parts(reports, draft.folder, articles_per_bucket=articles_per_bucket)
+            merged = merge_parts(reports, draft.folder, bucket_bytes=bucket_bytes)
             store = write_articles(draft, reports, merged, CONFIG, {})
         assert store.count_by_word.keys() == counted | {"term"}

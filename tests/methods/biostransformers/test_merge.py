@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from raybio.methods.biostransformers.formats.medline_parts import parse_file
+from raybio.methods.biostransformers.formats.medline_parts import parse_file, read_keys
 from raybio.methods.biostransformers.merge import merge_parts
 from tests.methods.biostransformers.formats.medline_files import (
     citation,
@@ -12,7 +12,7 @@ from tests.methods.biostransformers.formats.medline_files import (
     write_medline,
 )
 
-SIZES = {"articles_per_bucket": 2, "keys_per_range": 3}
+SIZES = {"bucket_bytes": 200, "keys_per_range": 3}
 
 
 @pytest.fixture
@@ -40,7 +40,13 @@ def merged(folder, parts, files, **sizes):
     remaining.sort(key=lambda one: one[2])
     pmids = [pmid for _, _, pmid in remaining]
     assert found.num_articles == len(remaining)
-    assert found.first_pmid_K.tolist() == pmids[:: sizes["articles_per_bucket"]]
+    sizes_by_file = [read_keys(report)[2] for report in reports]
+    num_bytes = 0
+    first_pmid_by_bucket = {}
+    for number, row, pmid in remaining:
+        first_pmid_by_bucket.setdefault(num_bytes // sizes["bucket_bytes"], pmid)
+        num_bytes += int(sizes_by_file[number][row])
+    assert found.first_pmid_K.tolist() == list(first_pmid_by_bucket.values())
     return remaining, found
 
 
@@ -107,6 +113,6 @@ def test_merging_equals_a_loop_over_all_files(tmp_path, parts, seed):
     ]
     expected = merged_slowly(files)
     for keys_per_range in (1, 4, 1000):
-        for articles_per_bucket in (1, 3, 1000):
-            sizes = {"keys_per_range": keys_per_range, "articles_per_bucket": articles_per_bucket}
+        for bucket_bytes in (1, 300, 100_000):
+            sizes = {"keys_per_range": keys_per_range, "bucket_bytes": bucket_bytes}
             assert merged(tmp_path, parts, files, **sizes)[0] == expected

@@ -18,9 +18,11 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from raybio.core.digest import file_digest
 from raybio.core.errors import DataError, StoreError
+from raybio.methods.biostransformers.config import FIELDS
 from raybio.methods.biostransformers.formats.columns import ARTICLE_SCHEMA
 from raybio.methods.biostransformers.formats.medline import CITATION, REASONS, read_medline
 from raybio.store.quarantine import Quarantine
@@ -33,6 +35,11 @@ Parts of another format are not reused.
 
 SOURCE_KEY = b"raybio.source"
 ACCOUNT_KEY = b"raybio.account"
+
+ARTICLE_BYTES = 64
+"""Bytes of an article without texts and terms, as it is sorted: PMID, year and offsets."""
+
+TERM_BYTES = 8
 
 
 class FileReport(NamedTuple):
@@ -111,8 +118,10 @@ def total_bytes(reports: Iterable[FileReport]) -> int:
     return sum(Path(report.part).stat().st_size for report in reports)
 
 
-def read_keys(report: FileReport) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return PMID and version (C,) of the articles of a part, and the PMIDs (D,) it deletes.
+def read_keys(report: FileReport) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return PMID, version and bytes (C,) of the articles of a part, and the PMIDs (D,) it deletes.
+
+    Bytes are at least those of the article's texts and of its terms as numbers.
 
     Raises:
         StoreError: if the part is missing or incomplete, or is not the report's.
@@ -124,13 +133,20 @@ def read_keys(report: FileReport) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             "report"
         )
     deleted_D = np.asarray(account["deleted"], np.int64)
-    return table["pmid"].to_numpy(), table["version"].to_numpy(), deleted_D
+    num_bytes_C = ARTICLE_BYTES + TERM_BYTES * _lengths(pc.list_value_length(table["mesh"]))
+    for field in FIELDS:
+        num_bytes_C += _lengths(pc.binary_length(table[field]))
+    return table["pmid"].to_numpy(), table["version"].to_numpy(), num_bytes_C, deleted_D
+
+
+def _lengths(lengths: pa.ChunkedArray) -> np.ndarray:
+    return pc.fill_null(lengths, 0).to_numpy()
 
 
 def read_blocks(
-    part: str | Path, columns: Sequence[str], rows_per_block: int
+    part: str | Path, columns: Sequence[str], block_bytes: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield some columns of a part in blocks of about ``rows_per_block`` rows.
+    """Yield some columns of a part in blocks of record batches, of about ``block_bytes`` bytes.
 
     It reads the file instead of mapping it, so that no more than a block is in memory.
 
@@ -138,19 +154,19 @@ def read_blocks(
         StoreError: if the part cannot be read.
     """
     waiting: list[pa.RecordBatch] = []
-    num_waiting = 0
+    waiting_bytes = 0
     try:
         with pa.OSFile(str(part)) as file, pa.ipc.open_stream(file) as reader:
             for batch in reader:
                 waiting.append(batch.select(list(columns)))
-                num_waiting += batch.num_rows
-                if num_waiting >= rows_per_block:
+                waiting_bytes += waiting[-1].nbytes
+                if waiting_bytes >= block_bytes:
                     yield pa.concat_batches(waiting)
                     waiting = []
-                    num_waiting = 0
+                    waiting_bytes = 0
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(part, error) from None
-    if num_waiting:
+    if any(map(len, waiting)):
         yield pa.concat_batches(waiting)
 
 
