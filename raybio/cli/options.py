@@ -266,7 +266,9 @@ Yes = Annotated[bool, typer.Option("--yes", help="accept a run of more than a da
 Strict = Annotated[
     bool,
     typer.Option(
-        "--strict", help="refuse to resume a run by other versions, threads or hardware; else warn"
+        "--strict",
+        help="refuse to resume a run that other versions, threads or hardware have trained, also in "
+        "part; else warn",
     ),
 ]
 
