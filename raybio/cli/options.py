@@ -267,10 +267,16 @@ Strict = Annotated[
     bool,
     typer.Option(
         "--strict",
-        help="refuse to resume a run that other versions, threads or hardware have trained, also in "
-        "part; else warn",
+        help="refuse to resume a run that other versions, threads or hardware have trained, even "
+        "in part; else warn",
     ),
 ]
 
 
-Verbose = Annotated[bool, typer.Option("--verbose", help="show Ray's own logs and progress bars")]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose",
+        help="show Ray's own logs and progress bars, and the traceback of an error with its causes",
+    ),
+]
