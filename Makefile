@@ -19,7 +19,7 @@ help:
 	@echo "make test    lint, type check and run the first tier of tests"
 	@echo "make test-all  the same with both tiers of tests (an hour)"
 	@echo "make nightly the tests that make test leaves out"
-	@echo "make mutants break the sources in some 360 places, one at a time, and see that a test notices (make mutants ONLY=lease)"
+	@echo "make mutants break the sources in some 400 places, one at a time, and see that a test notices (make mutants ONLY=lease)"
 	@echo "make soak    kill processes of trainings, a sweep, folds, embed and prepare at random, 200 times, and compare what each leaves (hours; make soak KILLS=20)"
 	@echo "make bench   run the benchmarks and write benchmarks/RESULTS.md (make bench ONLY=P1,P2 for some)"
 	@echo "make site    build the documentation as a site in build/site; a link that leads nowhere is an error"

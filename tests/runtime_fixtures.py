@@ -117,6 +117,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
+def set_read_only(disk: Path, *, is_read_only: bool) -> None:
+    """Make a small disk read-only, also for root, or writable again; nothing may write to it now."""
+    options = f"remount,{'ro' if is_read_only else 'rw'}"
+    subprocess.run(["mount", "-o", options, str(disk)], check=True)
+
+
 def fill(disk: Path) -> Path:
     """Fill a small disk to its last byte; return the file to delete."""
     path = disk / "filler"

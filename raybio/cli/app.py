@@ -13,7 +13,7 @@ from typer.models import ArgumentInfo, OptionInfo
 from raybio.cli.lazy import chosen_app
 from raybio.cli.options import URI_PARSERS
 from raybio.cli.output import guarded_output
-from raybio.core.errors import RaybioError
+from raybio.core.errors import InterruptedRunError, RaybioError
 from raybio.core.files import check_local, disk_problem
 from raybio.core.location import is_uri, location
 from raybio.core.terminal import printable
@@ -42,7 +42,8 @@ def run_app(app: typer.Typer, arguments: Sequence[str]) -> NoReturn:
     """Call the app of ``raybio`` with the arguments of a command line, and exit.
 
     A ``RaybioError`` becomes one message and exit code 2, or 129, 130 or 143 after a signal. So
-    does an error of the disk, with its traceback if ``--verbose`` is given.
+    does an error of the disk. If ``--verbose`` is given, the traceback comes first, with those of
+    the causes; an ending by a signal or a stop file has none.
     """
     with guarded_output():
         try:
@@ -54,6 +55,8 @@ def run_app(app: typer.Typer, arguments: Sequence[str]) -> NoReturn:
                 command.rich_markup_mode = None
             command.main(args=[*arguments], prog_name="raybio")
         except RaybioError as error:
+            if "--verbose" in arguments and not isinstance(error, InterruptedRunError):
+                print_chain(error)
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
             sys.exit(error.exit_code)
         except Exception as error:
@@ -63,10 +66,23 @@ def run_app(app: typer.Typer, arguments: Sequence[str]) -> NoReturn:
                 traceback.print_exc()
                 sys.exit(1)
             if "--verbose" in arguments:
-                traceback.print_exc()
+                print_chain(error)
             print(f"DiskError: {problem}", file=sys.stderr)
             sys.exit(2)
     sys.exit(0)
+
+
+def print_chain(error: BaseException) -> None:
+    """Print the tracebacks of an error and of all that led to it, also behind ``from None``."""
+    shown: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in shown:
+        shown.append(cause)
+        if cause.__cause__ is None:
+            # Its message stands for that one; here the rest is wanted.
+            cause.__suppress_context__ = False
+        cause = cause.__cause__ or cause.__context__
+    traceback.print_exception(error)
 
 
 def uri_options_of(app: typer.Typer, arguments: Sequence[str]) -> set[str]:

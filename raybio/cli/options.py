@@ -266,9 +266,17 @@ Yes = Annotated[bool, typer.Option("--yes", help="accept a run of more than a da
 Strict = Annotated[
     bool,
     typer.Option(
-        "--strict", help="refuse to resume a run by other versions, threads or hardware; else warn"
+        "--strict",
+        help="refuse to resume a run that other versions, threads or hardware have trained, even "
+        "in part; else warn",
     ),
 ]
 
 
-Verbose = Annotated[bool, typer.Option("--verbose", help="show Ray's own logs and progress bars")]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose",
+        help="show Ray's own logs and progress bars, and the traceback of an error with its causes",
+    ),
+]

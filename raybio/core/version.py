@@ -1,13 +1,18 @@
 """The version of raybio, and of its code, which is edited between versions."""
 
 import hashlib
+import json
 import platform
 from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 VERSION = "0.2.0"
+
+_THEN = " then "
+"""Joins the values that were used one after the other."""
 
 
 @cache
@@ -33,5 +38,44 @@ def changed_values(old: Mapping[str, object], new: Mapping[str, object]) -> list
     return [
         f"{name}: {old.get(name)} -> {new.get(name)}"
         for name in sorted(old.keys() | new.keys())
-        if old and old.get(name) != new.get(name)
+        if old and not _is_same(old.get(name), new.get(name))
     ]
+
+
+def used_values(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, Any]:
+    """Return all values that a run has used: ``first then second`` where they have changed.
+
+    Args:
+        old: what this function returned before; empty if nothing was recorded.
+        new: the values of this start.
+    """
+    if not old or not new:
+        return dict(new)
+    used: dict[str, Any] = dict(old)
+    last = last_values(old)
+    for name in old.keys() | new.keys():
+        if not _is_same(last.get(name), new.get(name)):
+            used[name] = f"{_text(old.get(name))}{_THEN}{_text(new.get(name))}"
+    return {name: used[name] for name in sorted(used)}
+
+
+def last_values(used: Mapping[str, object]) -> dict[str, Any]:
+    """Return the last values of ``used_values``."""
+    return {
+        name: value.rpartition(_THEN)[2] if isinstance(value, str) else value
+        for name, value in used.items()
+    }
+
+
+def have_changed(used: Mapping[str, object]) -> bool:
+    """Return whether a run has used more than one value of a name."""
+    return any(isinstance(value, str) and _THEN in value for value in used.values())
+
+
+def _is_same(one: object, other: object) -> bool:
+    """Compare values of which one may be text: those of ``used_values`` are."""
+    return _text(one) == _text(other)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)

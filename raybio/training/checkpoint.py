@@ -26,6 +26,7 @@ from typing import Any
 from raybio.core.config import BaseConfig, changed_settings, fingerprint
 from raybio.core.errors import CheckpointError
 from raybio.core.files import sync
+from raybio.core.version import used_values
 from raybio.training import durable
 from raybio.training.checkpoint_files import (
     FOLDER_NAME,
@@ -132,7 +133,7 @@ class CheckpointStore:
     ) -> CheckpointState | None:
         """Return the newest checkpoint that verifies; None if there is none.
 
-        Later saves carry this configuration, digest and arithmetic.
+        Later saves carry this configuration and digest, and all arithmetic that was used.
 
         A damaged one is skipped with a warning that names the file.
 
@@ -161,6 +162,8 @@ class CheckpointStore:
                 f"{newest.path} belongs to other settings than this run: {'; '.join(changes)}. "
                 "Resume with the old ones, or give the run a new name."
             )
+        used = used_values(newest.manifest.get("arithmetic", {}), arithmetic or {})
+        self._identity = self._identity._replace(arithmetic=used)
         self._loaded = newest.path
         return newest
 

@@ -55,8 +55,8 @@ class Identity(NamedTuple):
         data_digest: digest of the store.
         run: copies of the run's own records, from which a lost one is written again; empty if they
             are not known.
-        arithmetic: what the last bits depend on, on the worker that writes; see
-            ``determinism.describe_arithmetic``.
+        arithmetic: what the last bits depend on, on the worker that writes: values of
+            ``determinism.describe_arithmetic``, all that the run has used (``used_values``).
     """
 
     config: dict[str, Any]

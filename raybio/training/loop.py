@@ -14,7 +14,7 @@ import torch
 from raybio.core.batch import TokenBatch
 from raybio.core.errors import CheckpointError, ClusterError, ConfigError
 from raybio.core.interfaces import Collective, System
-from raybio.core.version import changed_values
+from raybio.core.version import changed_values, have_changed, last_values
 from raybio.training.checkpoint import CheckpointStore
 from raybio.training.collapse import CollapseWatch
 from raybio.training.collective import SingleProcess
@@ -437,13 +437,19 @@ class _Run:
         )
         # The first worker has written it; others may have other machines.
         if saved is not None and self.collective.rank == 0:
-            changes = changed_values(saved.manifest.get("arithmetic", {}), arithmetic)
+            used = saved.manifest.get("arithmetic", {})
+            is_strict = self.checkpoints.is_strict
+            changes = changed_values(used if is_strict else last_values(used), arithmetic)
             if changes:
                 message = (
                     f"the checkpoint of step {saved.step} was computed otherwise, so the run will "
                     f"not end with the bits of an unbroken one ({'; '.join(changes)})"
                 )
-                if self.checkpoints.is_strict:
+                if is_strict and have_changed(used):
+                    raise CheckpointError(
+                        f"{message}. Leave out --strict, or choose another --name"
+                    )
+                if is_strict:
                     raise CheckpointError(f"{message}. Restore that, or leave out --strict")
                 _log.warning(message)
         return saved

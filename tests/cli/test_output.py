@@ -19,7 +19,7 @@ import errno, json, os, signal, sys, time
 from pathlib import Path
 import typer
 from raybio.cli.app import run_app
-from raybio.core.errors import RaybioError
+from raybio.core.errors import RaybioError, StopFileError
 from raybio.core.files import replace_text
 from raybio.runtime.cluster.stop_signals import StopSignals
 
@@ -49,6 +49,17 @@ def short() -> None:
 @app.command()
 def full() -> None:
     raise OSError(errno.ENOSPC, "No space left on device", os.path.abspath("run.json"))
+
+@app.command()
+def away(how: str, verbose: bool = False) -> None:
+    try:
+        raise ConnectionError("errno 111\x1b[31m")
+    except ConnectionError as error:
+        if how == "chained":
+            raise RaybioError("the server is away") from error
+        if how == "stopped":
+            raise StopFileError("ended by a stop file") from error
+        raise RaybioError("the server is away") from None
 
 @app.command()
 def broken() -> None:
@@ -114,6 +125,28 @@ def test_progress_for_a_full_disk_is_dropped_and_its_error_is_one_line(tmp_path:
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"DiskError: {tmp_path}/run.json: No space left on device; ")
     assert line.endswith(" bytes are free there. Make room, then give the same command again")
+
+
+@pytest.mark.parametrize("how", ["chained", "hidden"])
+def test_verbose_adds_the_traceback_and_the_cause_of_an_error(tmp_path: Path, how: str) -> None:
+    command = [sys.executable, "-c", SCRIPT, "away", how]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "RaybioError: the server is away\n")
+    done = subprocess.run(
+        [*command, "--verbose"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    lines = done.stderr.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert r"ConnectionError: errno 111\x1b[31m" in lines
+    assert lines[-1] == "RaybioError: the server is away"
+    assert done.stdout == ""
+
+
+def test_a_run_that_was_stopped_has_no_traceback(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SCRIPT, "away", "stopped", "--verbose"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "StopFileError: ended by a stop file\n")
 
 
 def test_an_error_that_nobody_foresaw_keeps_its_traceback_with_printable_text(

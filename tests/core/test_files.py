@@ -16,7 +16,7 @@ from raybio.core.files import (
     disk_problem,
     replace_text,
 )
-from tests.runtime_fixtures import fill
+from tests.runtime_fixtures import fill, set_read_only
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -200,6 +200,23 @@ def test_a_full_disk_is_named_with_its_bytes_and_keeps_the_old_file(small_disk: 
     )
     assert path.read_text() == "old"
     assert sorted(one.name for one in small_disk.iterdir()) == ["filler", "run.json"]
+
+
+def test_a_read_only_disk_is_named_and_keeps_the_old_file(small_disk: Path) -> None:
+    path = small_disk / "run.json"
+    replace_text(path, "old")
+    set_read_only(small_disk, is_read_only=True)
+    with pytest.raises(OSError, match="Read-only file system") as caught:
+        replace_text(path, "new")
+    problem = str(disk_problem(caught.value))
+    assert problem.startswith(f"{path}: Read-only file system, writing 3 bytes; ")
+    assert problem.endswith(
+        "Repair the storage or its permissions, then give the same command again"
+    )
+    assert path.read_text() == "old"
+    set_read_only(small_disk, is_read_only=False)
+    replace_text(path, "new")
+    assert path.read_text() == "new"
 
 
 def test_only_errors_of_a_disk_are_explained_as_such() -> None:

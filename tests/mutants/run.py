@@ -2,8 +2,8 @@
 
     python tests/mutants/run.py [--only WORDS]... [--again]
 
-A mutant is killed if one of its tests fails (which passes without it), and survives if all pass. Tests
-run in forks of a process that has imported the sources, in which the changed functions are replaced;
+A mutant is killed if one of its tests fails (which passes without it), and survives if all pass. It is
+hung if its tests do not end in time, and pass in time without it, right afterwards. Tests run in forks of a process that has imported the sources, in which the changed functions are replaced;
 processes that tests start read the changed file. Results are kept in ``build/mutants/results.json`` and
 hold as long as the mutant, its file and its tests stay as they are.
 """
@@ -31,7 +31,13 @@ ROOT = Path(__file__).resolve().parents[2]
 LIST = Path(__file__).parent / "mutants.toml"
 BUILD = ROOT / "build" / "mutants"
 LIMIT_SECONDS = 300.0
-"""A mutant whose tests take longer hangs, which counts as noticed: unchanged, they take seconds."""
+"""Tests that take longer hang. A mutant is hung only if they do not take longer without it."""
+
+KILLED = "killed by "
+HUNG = "hung: unchanged, its tests pass"
+SURVIVED = "SURVIVED"
+OUTCOMES = (KILLED, HUNG, SURVIVED)
+"""Beginnings of the outcomes that hold as long as a mutant, its file and its tests stay as they are."""
 
 PYTEST = (
     *("-q", "-m", "", "-p", "no:cacheprovider", "-p", "xdist", "-p", "pytest_timeout"),
@@ -199,7 +205,7 @@ def run_tests(
 
 
 def run_mutant(tree: Path, mutant: Mutant, functions: list[FunctionType], log: Path) -> str:
-    """Return ``killed by TEST``, ``SURVIVED``, or what went wrong."""
+    """Return one of ``OUTCOMES``, with the test that failed, or what went wrong."""
     path = tree / mutant.file
     text = path.read_text()
     times = path.stat()
@@ -218,16 +224,29 @@ def run_mutant(tree: Path, mutant: Mutant, functions: list[FunctionType], log: P
         # Its compiled file is valid again.
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     if status is None:
-        return "killed: its tests hang"
+        # A loaded machine is slow with and without the mutant.
+        status, _ = run_tests(tree, mutant.tests, log.with_suffix(".unchanged.log"), "-x")
+        return HUNG if status == 0 else "ERROR: its tests hang, and do not pass without it either"
     if status == 0:
-        return "SURVIVED"
+        return SURVIVED
     if status == 1 and failed:
-        return f"killed by {failed[0]}"
+        return f"{KILLED}{failed[0]}"
     return f"ERROR: pytest ended with {status}, see {log}"
 
 
+def summary(outcome_by_name: dict[str, str]) -> tuple[str, list[str]]:
+    """Return the line with the sums, and the names of mutants that nothing has noticed."""
+    outcomes = outcome_by_name.values()
+    num_killed = sum(outcome.startswith(KILLED) for outcome in outcomes)
+    num_hung = sum(outcome.startswith(HUNG) for outcome in outcomes)
+    lost = [
+        name for name, outcome in outcome_by_name.items() if not outcome.startswith((KILLED, HUNG))
+    ]
+    return f"{len(outcomes)} mutants, {num_killed} killed, {num_hung} hung, {len(lost)} lost", lost
+
+
 def main() -> int:
-    """Run the mutants that have no result yet; print all; return 1 if one survives."""
+    """Run the mutants that have no result yet; print all; return 1 if one is not noticed."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument(
         "--only", action="append", help="mutants whose name or file has these words"
@@ -249,6 +268,7 @@ def main() -> int:
         return 2
     results_path = BUILD / "results.json"
     results = json.loads(results_path.read_text()) if results_path.exists() else {}
+    results = {digest: each for digest, each in results.items() if each.startswith(OUTCOMES)}
     digests = {mutant.name: mutant.digest for mutant in mutants}
     todo = [each for each in mutants if options.again or digests[each.name] not in results]
     if todo:
@@ -261,18 +281,17 @@ def main() -> int:
         outcome = run_mutant(tree, mutant, functions, BUILD / f"{digest[:16]}.log")
         seconds = time.monotonic() - since
         print(f"{number + 1}/{len(todo)} {seconds:4.0f} s  {mutant.name}: {outcome}", flush=True)
-        if outcome.startswith(("killed", "SURVIVED")):
+        if outcome.startswith(OUTCOMES):
             results[digest] = outcome
             results_path.write_text(json.dumps(results, indent=1))
-    by = "killed by "
-    killers = {results.get(digests[mutant.name], "").partition(by)[2] for mutant in todo} - {""}
+    killers = {results.get(digests[mutant.name], "").partition(KILLED)[2] for mutant in todo} - {""}
     if killers:
         print(f"\n{len(killers)} tests that failed, without a mutant ...", flush=True)
         _, failed = run_tests(tree, sorted(killers), BUILD / "unchanged.log")
         results = {
             digest: outcome
             for digest, outcome in results.items()
-            if outcome.partition(by)[2] not in failed
+            if outcome.partition(KILLED)[2] not in failed
         }
         results_path.write_text(json.dumps(results, indent=1))
     outcomes = {
@@ -281,8 +300,8 @@ def main() -> int:
     print()
     for name, outcome in outcomes.items():
         print(f"{name:<76} {outcome}")
-    lost = [name for name, outcome in outcomes.items() if not outcome.startswith("killed")]
-    print(f"\n{len(outcomes)} mutants, {len(outcomes) - len(lost)} killed", *lost, sep="\n")
+    sums, lost = summary(outcomes)
+    print(f"\n{sums}", *lost, sep="\n")
     return 1 if lost else 0
 
 

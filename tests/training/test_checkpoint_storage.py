@@ -15,6 +15,7 @@ import pytest
 from raybio.core.errors import CheckpointError
 from raybio.training.checkpoint import CheckpointStore
 from tests.paths import ROOT
+from tests.runtime_fixtures import set_read_only
 from tests.training.small_checkpoints import names, new_state, open_store, save_steps
 
 
@@ -134,6 +135,26 @@ def test_a_read_only_folder_is_refused_before_the_first_step(tmp_path: Path) -> 
     tmp_path.chmod(0o500)
     with pytest.raises(CheckpointError, match="Permission denied"):
         CheckpointStore(tmp_path).check_writable()
+
+
+def test_a_disk_that_becomes_read_only_stops_the_run_and_the_old_checkpoint_loads(
+    small_disk: Path,
+) -> None:
+    folder = small_disk / "checkpoints"
+    store = open_store(folder, retry_delays_seconds=(0.01,))
+    store.save(new_state(), 1)
+    store.wait()
+    set_read_only(small_disk, is_read_only=True)
+    store.save(new_state(), 2)
+    with pytest.raises(CheckpointError, match="step 2 was not written, after 2 tries.*Read-only"):
+        store.save(new_state(), 3)
+    with pytest.raises(CheckpointError, match="cannot be written there.*Read-only"):
+        CheckpointStore(folder).check_writable()
+    assert CheckpointStore(folder).latest().step == 1
+    set_read_only(small_disk, is_read_only=False)
+    store.save(new_state(), 4)
+    store.close()
+    assert CheckpointStore(folder).latest().step == 4
 
 
 def test_storage_that_goes_away_midway_stops_the_run_at_the_next_save(tmp_path: Path) -> None:

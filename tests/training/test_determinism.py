@@ -133,6 +133,11 @@ def test_a_checkpoint_records_the_arithmetic_and_a_resume_reports_what_has_chang
     caplog.clear()
     walk(tiny_store, tmp_path, 4, determinism="fast")
     assert "computed otherwise" not in caplog.text
+    # The first steps were computed on something else.
+    with pytest.raises(
+        CheckpointError, match="then NVIDIA H100 -> NVIDIA H100.*Leave out --strict"
+    ):
+        walk(tiny_store, tmp_path, 5, determinism="fast", is_strict=True)
 
 
 def test_checkpoints_without_a_record_bring_no_notice() -> None:

@@ -60,9 +60,11 @@ def compare_ports(ports_by_node: Mapping[str, Mapping[str, list[int]]]) -> Findi
     for node, ports in ports_by_node.items():
         kinds = [f"{kind} {', '.join(map(str, numbers))}" for kind, numbers in ports.items()]
         shown.append(f"{node}: {'; '.join(kinds) or 'none'}")
-    advice = "encrypted (RAY_USE_TLS)"
-    if os.environ.get("RAY_USE_TLS") != "1":
-        advice = "close the network to others, or encrypt with RAY_USE_TLS=1"
+    state = "RAY_USE_TLS=1 would encrypt Ray's connections"
+    if os.environ.get("RAY_USE_TLS") == "1":
+        state = "RAY_USE_TLS=1 encrypts Ray's connections"
+    # Ports of torch.distributed are not listed: workers open them when they train.
+    advice = f"close the network to others: {state}, but not those between training workers"
     return Finding("ports", OK, f"open to other machines: {'. '.join(shown)}. {advice}")
 
 

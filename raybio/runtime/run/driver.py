@@ -113,7 +113,7 @@ def _run(run: OpenRun, compute: Compute, signals: StopSignals, start: str) -> Re
         if status == "failed":
             from raybio.runtime.run.worker_group import explained
 
-            raise explained(folder, error)
+            raise explained(folder, error) from error
         if status == "stopped":
             raise _interrupted(run, signals.caught)
     except LongRunError:

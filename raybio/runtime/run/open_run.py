@@ -9,7 +9,13 @@ from raybio.core.errors import CheckpointError, first_line
 from raybio.core.final_report import FinalReport
 from raybio.core.location import absolute
 from raybio.core.records import read_recomputable, read_record, write_record
-from raybio.core.version import arithmetic_versions, changed_values
+from raybio.core.version import (
+    arithmetic_versions,
+    changed_values,
+    have_changed,
+    last_values,
+    used_values,
+)
 from raybio.evaluation.run_plots import plot_final, plot_run
 from raybio.runtime.run.checks import (
     check_spec,
@@ -113,8 +119,7 @@ class OpenRun:
         """
         spec = self.spec
         assert spec.precision is not None
-        versions = arithmetic_versions()
-        remarks = self._version_remarks(versions)
+        versions, remarks = self._versions()
         launch = {
             "versions": versions,
             "is_strict": spec.is_strict,
@@ -141,19 +146,38 @@ class OpenRun:
             self.spool.mirror.write_all()
         return start, remarks
 
-    def _version_remarks(self, versions: dict[str, str]) -> list[str]:
-        """Return a remark if the run was begun by other versions; none before a checkpoint."""
+    def _versions(self) -> tuple[dict[str, str], list[str]]:
+        """Return the versions that the run has used with this start, and a remark on new ones.
+
+        What was used before the first checkpoint is forgotten: nothing is left of it.
+
+        Raises:
+            CheckpointError: if the run is strict, and others have ever been used.
+        """
+        versions = arithmetic_versions()
         if not committed_in(self.folder.checkpoints):
-            return []
-        changes = changed_values(self.folder.read_launch().get("versions", {}), versions)
-        if not changes:
-            return []
-        message = f"other versions than at the last start of {self.folder.path}: " + "; ".join(
-            changes
-        )
-        if self.spec.is_strict:
-            raise CheckpointError(f"{message}. Restore them, or leave out --strict")
-        return [f"warning: {message}. The last bits of its results may be others"]
+            return versions, []
+        used = self.folder.read_launch().get("versions", {})
+        changes = changed_values(used, versions)
+        if changes and self.spec.is_strict:
+            advice = "Restore them, or leave out --strict"
+            if have_changed(used):
+                advice = (
+                    "It was resumed by others without --strict: leave it out, or choose another "
+                    "--name"
+                )
+            raise CheckpointError(
+                f"other versions than {self.folder.path} was trained by: "
+                f"{'; '.join(changes)}. {advice}"
+            )
+        changes = changed_values(last_values(used), versions)
+        remarks = []
+        if changes:
+            remarks = [
+                f"warning: other versions than at the last start of {self.folder.path}: "
+                f"{'; '.join(changes)}. The last bits of its results may be others"
+            ]
+        return used_values(used, versions), remarks
 
     def worker_spec(self, threads: int | None, start: str, relay: Any) -> WorkerSpec:
         """Return what workers get.

@@ -310,6 +310,7 @@ class _RunTask:
             from raybio.runtime.run.worker_group import explained
 
             self.error = explained(self.run.folder, error)
+            self.error.__cause__ = error
             self.view.note(f"failed: {self.error}")
         self.run.conclude(self.status)
 

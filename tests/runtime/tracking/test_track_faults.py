@@ -17,7 +17,7 @@ from raybio.runtime.tracking import tracker as track
 from raybio.runtime.tracking.tracker import Tracker, tracking_uri
 from tests.runtime.tracking.tracking_server import Way, mlflow_server
 from tests.runtime.tune.tracked_sweep import TrackedSweep
-from tests.runtime_fixtures import fill
+from tests.runtime_fixtures import fill, set_read_only
 
 FAULTS = ["refused", "broken", "hanging"]
 CHILDREN = 12
@@ -404,6 +404,47 @@ def test_a_database_that_is_lost_or_full_is_one_line_a_minute_and_loses_nothing(
     if fault == "full":
         sweep.catch_up()
         sweep.check(uri, last=200)
+
+
+def test_a_database_on_a_read_only_disk_holds_up_nobody_and_gets_everything_later(
+    small_disk: Path,
+    empty_database: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    monkeypatch.setattr(track, "RETRY_SECONDS", (0.2,))
+    monkeypatch.setattr(track, "FORWARD_SECONDS", 0.1)
+    monkeypatch.setattr(track, "FINISH_SECONDS", 0.0)
+    monkeypatch.setattr(track, "KILLED_SECONDS", 0.0)
+    monkeypatch.setattr(track, "WARN_SECONDS", 1e6)
+    monkeypatch.setattr(track, "_warned", {})
+    (small_disk / "mlflow.db").write_bytes(empty_database.read_bytes())
+    set_read_only(small_disk, is_read_only=True)
+    uri = f"sqlite:///{small_disk / 'mlflow.db'}"
+    sweep = TrackedSweep(small_disk.parent / "sweep", uri, num_children=1)
+    sweep.start()
+    # Who waited for the database would wait forever.
+    sweep.report(1, 200)
+    while not any("trying again" in line for line in caplog.messages):
+        time.sleep(0.05)
+    sweep.finish()
+    for tracker in sweep.trackers.values():
+        assert tracker._thread is not None
+        tracker._thread.join()
+    lines = [record.getMessage() for record in caplog.records if record.name.startswith("raybio")]
+    first, *others = lines
+    assert first == f"MLflow at {uri}: attempt to write a readonly database; trying again"
+    # The child waits for its parent's run, which is not there.
+    assert len(others) == 1 and "the same command sends it again" in others[0]
+    set_read_only(small_disk, is_read_only=False)
+    # The same command is another process, with connections of its own.
+    SqlAlchemyStore._engine_map[uri].dispose()
+    monkeypatch.setattr(track, "FINISH_SECONDS", 1500.0)
+    monkeypatch.setattr(track, "KILLED_SECONDS", 1500.0)
+    sweep.catch_up()
+    sweep.check(uri, last=200)
 
 
 def test_a_database_whose_making_was_interrupted_is_not_left_behind(
