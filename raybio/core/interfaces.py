@@ -11,6 +11,7 @@ V vocabulary, D width.
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
@@ -90,6 +91,13 @@ class Collective(Protocol):
     world: int
     num_open_gathers: int
     step: int | None
+
+    def patient(self) -> AbstractContextManager[None]:
+        """Wait in a ``with`` block as long as the other workers live; end it together.
+
+        For evaluations, in which one worker may compute for hours. Every worker enters the block.
+        """
+        ...
 
     def all_gather(self, local_ND: Tensor) -> Gathered:
         """Concatenate the rows of all workers; gradients flow back to the workers that own them."""

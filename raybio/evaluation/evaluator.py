@@ -202,9 +202,8 @@ class Evaluator(ABC):
         }
         del initial
         identity = shared.identity(self.training_settings, facts)
-        # Workers of one run do not wait: their next collective operation would time out.
-        is_alone = collective.world == 1
-        with shared.lock(identity) if is_alone else contextlib.nullcontext():
+        # The other workers wait for the first one in the sum.
+        with shared.lock(identity) if collective.rank == 0 else contextlib.nullcontext():
             content = shared.read(identity)
             num_known = collective.all_sum(torch.tensor(int(content is not None)))
             # All workers compute, or none does.

@@ -10,8 +10,8 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
 
 import numpy as np
@@ -33,6 +33,9 @@ _DTYPES = (
 STALL_SECONDS = 45.0
 """A worker that waits longer for another one says so."""
 
+_UNLIMITED = datetime.timedelta(days=24)
+"""Timeout of the group over which workers meet in evaluations; its milliseconds fit in 32 bits."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -45,6 +48,10 @@ class SingleProcess:
     step: int | None = None
 
     def operation(self, name: str) -> AbstractContextManager[None]:
+        """Do nothing around a ``with`` block: nobody is waited for."""
+        return nullcontext()
+
+    def patient(self) -> AbstractContextManager[None]:
         """Do nothing around a ``with`` block: nobody is waited for."""
         return nullcontext()
 
@@ -79,9 +86,13 @@ class ProcessGroup:
     Tensors travel over the default group. Numbers that the host reads (row counts, flags) travel
     over gloo, because a read of a device would make the host wait for all work given to it.
 
+    In a ``patient`` block, workers meet over another gloo group before each operation. Only that
+    group waits without a limit, so the timeouts of the others still end a hang in training.
+
     Raises:
-        ClusterError: from every method, if another worker died or did not come within the group's
-            timeout; the message names this rank, the operation and the step.
+        ClusterError: from every method, if another worker died or, outside ``patient``, did not
+            come within the group's timeout; the message names this rank, the operation and the
+            step.
     """
 
     def __init__(self, *, timeout_seconds: float | None = None) -> None:
@@ -118,6 +129,8 @@ class ProcessGroup:
             name = "gloo group (GLOO_SOCKET_IFNAME chooses a network interface)"
             with _NamedFailure(self, name):
                 self.host_group = dist.new_group(backend="gloo", timeout=timeout)
+        self._is_patient = False
+        self.patient_group: dist.ProcessGroup | None = None
 
     def operation(self, name: str) -> AbstractContextManager[None]:
         """Name what a ``with`` block does in which this worker waits for the other ones.
@@ -126,6 +139,25 @@ class ProcessGroup:
             ClusterError: for a RuntimeError of the block.
         """
         return _NamedFailure(self, name)
+
+    @contextmanager
+    def patient(self) -> Iterator[None]:
+        """Wait in a ``with`` block as long as the other workers live; end it together.
+
+        Every worker must enter the block, within the group's timeout.
+        """
+        if self.patient_group is None:
+            # The new group waits without a limit for workers to join it, so all are here first.
+            self.host_sum([0])
+            with _NamedFailure(self, "gloo group of evaluations"):
+                self.patient_group = dist.new_group(backend="gloo", timeout=_UNLIMITED)
+        self._is_patient = True
+        try:
+            yield
+            # Who is ready first does not wait for the others in its next, limited operation.
+            self._meet("end of an evaluation")
+        finally:
+            self._is_patient = False
 
     def all_gather(self, local_ND: Tensor) -> Gathered:
         """Concatenate the rows of all workers in rank order.
@@ -167,7 +199,7 @@ class ProcessGroup:
     def host_sum(self, values: Sequence[int]) -> list[int]:
         """Sum numbers of the host over workers."""
         total_V = np.array(values, dtype=np.int64)
-        with _NamedFailure(self, "host_sum"):
+        with self._transfer("host_sum"):
             # The tensor is the array's own memory.
             dist.all_reduce(torch.from_numpy(total_V), group=self.host_group)
         return total_V.tolist()
@@ -183,7 +215,7 @@ class ProcessGroup:
             Waits until ``tensor`` holds the sum; on a GPU only its stream waits.
         """
         sent = self._on_backend_device(tensor.to(dtype or tensor.dtype))
-        with _NamedFailure(self, "sum of gradients"):
+        with self._transfer("sum of gradients"):
             work = dist.all_reduce(sent, async_op=True)
         return self._wait_for(work, "sum of gradients", sent, tensor)
 
@@ -198,9 +230,20 @@ class ProcessGroup:
             Waits until ``tensor`` holds the copy; on a GPU only its stream waits.
         """
         sent = self._on_backend_device(tensor.contiguous())
-        with _NamedFailure(self, "broadcast"):
+        with self._transfer("broadcast"):
             work = dist.broadcast(sent, src=source, async_op=True)
         return self._wait_for(work, "broadcast", sent, tensor)
+
+    def _transfer(self, name: str) -> AbstractContextManager[None]:
+        """Name an operation that moves data; in a ``patient`` block all workers meet before it."""
+        if self._is_patient:
+            self._meet(name)
+        return _NamedFailure(self, name)
+
+    def _meet(self, name: str) -> None:
+        """Wait for all workers without a limit."""
+        with _NamedFailure(self, name):
+            dist.all_reduce(torch.zeros(1), group=self.patient_group)
 
     def _wait_for(self, work: Any, name: str, sent: Tensor, tensor: Tensor) -> Callable[[], None]:
         """Return a function that waits for the operation and copies ``sent`` to ``tensor``."""
@@ -217,7 +260,7 @@ class ProcessGroup:
         total = self._on_backend_device(tensor.detach()).clone()
         if total.dtype == torch.bool:
             total = total.long()
-        with _NamedFailure(self, name):
+        with self._transfer(name):
             dist.all_reduce(total, op=operation)
         return total.to(tensor.device)
 
@@ -227,7 +270,7 @@ class ProcessGroup:
         width = math.prod(local_ND.shape[1:])
         header = np.array([len(local_ND), width, dtype, int(wants_grad)])
         header_WV = np.empty((self.world, len(header)), dtype=header.dtype)
-        with _NamedFailure(self, "all_gather (row counts)"):
+        with self._transfer("all_gather (row counts)"):
             dist.all_gather(
                 list(torch.from_numpy(header_WV).unbind()),
                 torch.from_numpy(header),
@@ -255,7 +298,7 @@ class ProcessGroup:
         padded_PD[: len(sent_ND)] = sent_ND
         padded_PD = self._on_backend_device(padded_PD)
         padded_WPD = padded_PD.new_empty((self.world, *padded_PD.shape))
-        with _NamedFailure(self, "all_gather"):
+        with self._transfer("all_gather"):
             dist.all_gather(list(padded_WPD.unbind()), padded_PD)
         row_MD = torch.cat([padded_WPD[worker, :rows] for worker, rows in enumerate(num_rows_W)])
         return row_MD.to(local_ND.device).view(local_ND.dtype)
@@ -269,7 +312,7 @@ class ProcessGroup:
         is_half = grad_MD.dtype in (torch.float16, torch.bfloat16)
         sum_dtype = torch.float32 if is_half else grad_MD.dtype
         summed_MD = self._on_backend_device(grad_MD.to(sum_dtype))
-        with _NamedFailure(self, "backward of all_gather"):
+        with self._transfer("backward of all_gather"):
             if self._is_nccl:
                 padded_WPD = summed_MD.new_zeros((self.world, max_rows, *summed_MD.shape[1:]))
                 for worker, part_ND in enumerate(torch.split(summed_MD, num_rows_W)):

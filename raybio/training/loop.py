@@ -386,7 +386,7 @@ class _Run:
         assert self.system.evaluate is not None
         self.system.model.eval()
         precision = Precision(self.precision, self.device.type)
-        with torch.no_grad(), embedding_precision(precision):
+        with self.collective.patient(), torch.no_grad(), embedding_precision(precision):
             metrics = dict(self.system.evaluate(self.system.model, self.collective))
         self.system.model.train()
         self.progress.evaluated_step = self.progress.step

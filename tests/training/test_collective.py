@@ -1,5 +1,6 @@
 """Gathering over real processes equals one process that holds all rows."""
 
+import datetime
 import json
 import logging
 import re
@@ -19,7 +20,7 @@ from raybio.training import collective as collectives
 from raybio.training import gradient_sum
 from raybio.training.collective import ProcessGroup, SingleProcess
 from raybio.training.gradient_sum import GradientSum
-from tests.training.workers import run_workers
+from tests.training.workers import TIMEOUT_SECONDS, run_workers
 
 WIDTH = 5
 ROWS_BY_WORLD = {2: [[4, 3], [3, 0], [0, 2]], 3: [[1, 4, 2], [0, 5, 0]]}
@@ -188,6 +189,66 @@ def test_a_lost_worker_raises_a_named_error_and_does_not_hang(tmp_path: Path) ->
     run_workers(late_worker, 2, tmp_path)
 
 
+SHORT_SECONDS = 2
+
+
+def evaluate_for_long(rank: int, collective: ProcessGroup, folder: Path) -> None:
+    """Rank 1 comes late to an operation, to the end of an evaluation, and to one outside of it."""
+
+    def set_timeout(seconds: int) -> None:
+        dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=seconds))
+
+    def meet_and_take_time(name: str) -> None:
+        # Workers that have met are as slow as the machine.
+        meet(name)
+        set_timeout(TIMEOUT_SECONDS)
+
+    meet = collective._meet
+    collective._meet = meet_and_take_time
+    with collective.patient():
+        assert collective.host_sum([1]) == [2]
+    for has_operation in (True, False):
+        set_timeout(SHORT_SECONDS)
+        with collective.patient():
+            if rank == 1:
+                time.sleep(2.5 * SHORT_SECONDS)
+            if has_operation:
+                assert collective.all_sum(torch.ones(1)).tolist() == [2]
+        assert collective.host_sum([1]) == [2]
+
+    set_timeout(SHORT_SECONDS)
+    failed = folder / "failed"
+    if rank == 1:
+        while not failed.exists():
+            time.sleep(0.05)
+        return
+    with pytest.raises(ClusterError, match="'host_sum' failed"):
+        collective.host_sum([1])
+    failed.touch()
+
+
+def test_an_evaluation_may_take_longer_than_the_timeout_and_another_hang_may_not(
+    tmp_path: Path,
+) -> None:
+    run_workers(evaluate_for_long, 2, tmp_path)
+
+
+def lost_in_an_evaluation(rank: int, collective: ProcessGroup, folder: Path) -> None:
+    with collective.patient():
+        pass
+    if rank == 1:
+        return
+    with (
+        pytest.raises(ClusterError, match="rank 0 of 2: collective 'all_sum' failed"),
+        collective.patient(),
+    ):
+        collective.all_sum(torch.ones(1))
+
+
+def test_a_worker_lost_in_an_evaluation_ends_the_wait(tmp_path: Path) -> None:
+    run_workers(lost_in_an_evaluation, 2, tmp_path)
+
+
 def beside_another_backend(rank: int, gloo: ProcessGroup, folder: Path) -> None:
     """Stand in for NCCL by a backend of another name, and note which group each call uses."""
     assert gloo.host_group is None
@@ -222,7 +283,20 @@ def beside_another_backend(rank: int, gloo: ProcessGroup, folder: Path) -> None:
     assert torch.equal(row_ND.grad, torch.full_like(row_ND, 2))
     assert collective.host_sum([rank, 2, True]) == [1, 4, 2]
     assert collective.all_sum(torch.tensor([rank])).tolist() == [1]
-    assert groups == [collective.host_group, None, None, collective.host_group, None]
+    host_group = collective.host_group
+    assert groups == [host_group, None, None, host_group, None]
+
+    groups.clear()
+    with collective.patient():
+        assert collective.host_sum([1]) == [2]
+        assert collective.all_gather(torch.ones(1, 2)).row_MD.tolist() == [[1, 1], [1, 1]]
+    patient_group = collective.patient_group
+    assert groups == [
+        host_group,  # before the other group is made
+        *(patient_group, host_group),
+        *(patient_group, host_group, patient_group, None),
+        patient_group,
+    ]
 
 
 def test_numbers_of_the_host_travel_over_gloo_beside_another_backend(tmp_path: Path) -> None:

@@ -233,7 +233,7 @@ def _finish(
     if is_complete and system.final_evaluate is not None:
         shared = shared_scores(system.name, system.data_digest, config, folder, last.precision)
         precision = Precision(last.precision, torch.device(training.device).type)
-        with embedding_precision(precision):
+        with collective.patient(), embedding_precision(precision):
             report = system.final_evaluate(system.model, collective, shared)
     if not is_writer:
         return

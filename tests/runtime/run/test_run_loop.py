@@ -4,11 +4,13 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from raybio.core.errors import ClusterError
 from raybio.core.final_report import FinalReport
@@ -20,6 +22,7 @@ from raybio.runtime.run.metrics_log import MetricsLog, read_reports
 from raybio.runtime.run.run_loop import STOP_POLL_SECONDS, Training, train_single_process
 from raybio.store.store import Store
 from raybio.training import checkpoint
+from raybio.training.collective import SingleProcess
 from raybio.training.loop import Report
 from raybio.training.precision import current_embedding_precision
 from raybio.training.settings import TrainingConfig
@@ -66,6 +69,48 @@ def test_the_final_evaluation_embeds_in_the_precision_of_the_run(
     assert [found.name for found in seen] == [precision]
     assert read_record(folder.outcome, "outcome")["precision"] == precision
     assert current_embedding_precision().name == "fp32"
+
+
+def test_workers_wait_without_a_limit_in_evaluations_and_only_there(
+    tiny_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny_config(NAME, **{"schedule.max_steps": 2, "schedule.evaluate_every_steps": 2})
+    system = METHODS[NAME].build(config, tiny_store.path)
+    open_blocks: list[str] = []
+    seen: set[tuple[str, int]] = set()
+
+    @contextmanager
+    def patient(collective: SingleProcess) -> Iterator[None]:
+        open_blocks.append("block")
+        yield
+        open_blocks.pop()
+
+    def all_sum(collective: SingleProcess, tensor: torch.Tensor) -> torch.Tensor:
+        seen.add(("step", len(open_blocks)))
+        return tensor.detach().clone()
+
+    def evaluate(model, collective):
+        seen.add(("evaluate", len(open_blocks)))
+        return {"val/link_mrr": 0.5}
+
+    def final_evaluate(model, collective, shared=None):
+        seen.add(("final_evaluate", len(open_blocks)))
+        return FinalReport(scores={"trained": {"val": {"lrap": {"value": 0.5}}}})
+
+    monkeypatch.setattr(SingleProcess, "patient", patient)
+    monkeypatch.setattr(SingleProcess, "all_sum", all_sum)
+    folder = RunFolder(tmp_path, "run")
+    folder.open(NAME, config, Path(tiny_store.path), tiny_store.digest, ())
+    training = Training(
+        system=replace(system, evaluate=evaluate, final_evaluate=final_evaluate),
+        config=config,
+        folder=folder,
+        device="cpu",
+        precision="fp32",
+    )
+    for _ in train_single_process(training):
+        assert not open_blocks
+    assert seen == {("step", 0), ("evaluate", 1), ("final_evaluate", 1)}
 
 
 def test_a_report_that_a_kill_took_after_its_checkpoint_is_in_the_log_of_the_resumed_run(
