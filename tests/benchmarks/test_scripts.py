@@ -125,6 +125,72 @@ def test_the_scaling_report_agrees_with_real_processes_or_fails(tmp_path):
 
 
 @pytest.fixture
+def scaling(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return importlib.import_module("scaling")
+
+
+def scaling_inputs(scaling, *, collate_seconds=(0.0, 0.0), num_headers=0.0):
+    """A method that gathers nothing and whose shards are of equal size."""
+    collectives = dict.fromkeys(scaling.PARTS, 0.0) | {"headers and flags": num_headers}
+    at_two = scaling.Counts(collectives, dict.fromkeys(scaling.PARTS, 0.0), 1000)
+    return scaling.Inputs(at_two, 768, {1: 1.0}, collate_seconds)
+
+
+def test_a_wait_for_input_that_one_worker_has_too_is_no_loss_of_scaling(scaling):
+    # 400 µs of 4 cores a token, of which a GPU trains a hundred times as many.
+    inputs = scaling_inputs(scaling, collate_seconds=(400e-6, 400e-6))
+    rates = scaling.Rates(tokens=1e6, host_latency=1e-4)
+    assert scaling.input_share(inputs, 1, rates) == pytest.approx(0.99, abs=0.001)
+    assert scaling.input_share(inputs, 8, rates) == pytest.approx(0.99, abs=0.001)
+    assert scaling.efficiency(inputs, 8, rates) == pytest.approx(1)
+
+
+def test_efficiency_is_the_time_of_one_worker_over_that_of_many(scaling):
+    inputs = scaling_inputs(scaling, num_headers=10)
+    # No parameters: gradients and checkpoints take no time, and only headers grow with the workers.
+    rates = scaling.Rates(
+        tokens=1e6, tokens_per_worker=1e5, parameters=1e-9, host_latency=1e-3, latency=0
+    )
+    assert sum(scaling.step_seconds(inputs, 1, rates).values()) == pytest.approx(0.1)
+    # gloo hands numbers from worker to worker: 7 times the latency of two for 8.
+    assert scaling.efficiency(inputs, 8, rates) == pytest.approx(0.1 / (0.1 + 10 * 7 * 1e-3))
+
+
+def test_only_workers_of_one_node_use_its_bandwidth(scaling):
+    inputs = scaling_inputs(scaling)
+    one_node = {"node_bandwidth": 450e9, "micro_batch": 0, "host_latency": 1e-4}
+    seconds = [
+        scaling.step_seconds(inputs, world, scaling.Rates(**one_node))["bytes"] for world in (8, 16)
+    ]
+    assert seconds == pytest.approx([2 * 7 / 8 * 440e6 / 450e9, 2 * 15 / 16 * 440e6 / 12.5e9])
+    in_bf16 = scaling.Rates(**one_node, gradient_bytes=2)
+    assert scaling.step_seconds(inputs, 8, in_bf16)["bytes"] == pytest.approx(seconds[0] / 2)
+
+
+def test_the_goal_is_judged_without_the_wait_for_input_that_hides_other_losses(scaling):
+    rates = scaling.Rates(host_latency=1e-3)
+    hidden = scaling_inputs(scaling, collate_seconds=(100e-6, 100e-6), num_headers=10)
+    assert scaling.efficiency(hidden, 8, rates) == pytest.approx(1)
+    assert scaling.goal_verdict(hidden, rates) == "missed: headers and flags"
+    starved = scaling_inputs(scaling, collate_seconds=(100e-6, 100e-6))
+    assert scaling.goal_verdict(starved, rates).startswith("met, waits for input")
+    assert scaling.goal_verdict(scaling_inputs(scaling), rates) == "met"
+
+
+def test_processor_time_is_predicted_from_fewer_workers(scaling):
+    alone = scaling.Counts({}, {}, 100, collate_seconds=0.01, train_seconds=0.09)
+    of_two = scaling.Counts({}, {}, 200, collate_seconds=0.04, train_seconds=0.19)
+    of_four = scaling.Counts({}, {}, 200, collate_seconds=0.08, train_seconds=0.21)
+    counts = {1: [alone], 2: [of_two], 4: [of_four]}
+    # A token takes one of 64 workers 64 times as long to collate, so one of 2 twice and one of 4 four times.
+    assert scaling.processor_rows("m", counts, (1e-6, 64e-6)) == [
+        ["m", "2", "230.0", "220.0", "-4 %", "", ""],
+        ["m", "4", "290.0", "260.0", "**-10 %**", "270.0", "-7 %"],
+    ]
+
+
+@pytest.fixture
 def runner(monkeypatch, tmp_path):
     """``run_all`` over the scripts of an empty folder."""
     monkeypatch.syspath_prepend(BENCHMARKS)
