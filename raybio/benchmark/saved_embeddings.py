@@ -1,11 +1,13 @@
 """Embeddings on disk: each corpus is embedded once by each model, also over several starts.
 
 A corpus is a sequence of inputs. ``embeddings/MODEL/CORPUS.npy`` holds its vectors, and the record
-next to it what they cost. The array is written first: with its record, it is complete.
+next to it what they cost and the sha256 of that file. The array is written first: with its record,
+it is complete. An array that does not match its record is computed again.
 
 Shape letters: N inputs, D width.
 """
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -17,12 +19,14 @@ import torch
 from numpy.typing import NDArray
 
 from raybio.benchmark.memory import with_peak_bytes
-from raybio.core.digest import digest_of
+from raybio.core.digest import digest_of, file_digest
 from raybio.core.files import locked, replacing
 from raybio.core.records import read_recomputable, write_record
 from raybio.training.precision import default_device
 
 KIND = "benchmark embeddings"
+
+_log = logging.getLogger(__name__)
 
 Vectors = NDArray[np.float32]
 
@@ -108,7 +112,8 @@ def saved_embeddings(
         array = np.ascontiguousarray(made.vector_ND, np.float32)
         with replacing(path) as file:
             np.save(file, array)
-        write_record(path.with_suffix(".json"), KIND, {"what": what, **asdict(cost)})
+        content = {"what": what, "sha256": file_digest(path), **asdict(cost)}
+        write_record(path.with_suffix(".json"), KIND, content)
         say(f"embedded {corpus}")
         return array
 
@@ -120,16 +125,24 @@ def embedding_costs(folder: Path) -> list[EmbeddingCost]:
         record = read_recomputable(path, KIND)
         if record is not None:
             del record["what"]
+            del record["sha256"]
             costs.append(EmbeddingCost(**record))
     return costs
 
 
 def _read(path: Path, num_inputs: int) -> Vectors | None:
-    """Return saved vectors; None if there are none, or they are damaged."""
-    if read_recomputable(path.with_suffix(".json"), KIND) is None:
+    """Return saved vectors; None if there are none, or, with a warning, if they are damaged."""
+    record = read_recomputable(path.with_suffix(".json"), KIND)
+    if record is None:
         return None
     try:
-        array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError):
+        if file_digest(path) == record["sha256"]:
+            array = np.load(path, allow_pickle=False)
+            return array if len(array) == num_inputs else None
+    except FileNotFoundError:
         return None
-    return array if len(array) == num_inputs else None
+    except (OSError, ValueError, EOFError) as error:
+        _log.warning("%s: cannot be read (%s); it is computed again", path, error)
+        return None
+    _log.warning("%s: damaged, not what was written; it is computed again", path)
+    return None

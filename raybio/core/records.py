@@ -74,8 +74,9 @@ FORMATS = {
     "task head": Format(1, "Export the run again: give its own command."),
     "word predictor": Format(1, "Export the run again: give its own command."),
     "verified store": Format(1, _SAME_COMMAND),
+    "word features": Format(1, _SAME_COMMAND),
     "report": Format(1, "Give the command again: it is written again."),
-    "benchmark embeddings": Format(4, _SAME_COMMAND),
+    "benchmark embeddings": Format(5, _SAME_COMMAND),
     "benchmark report": Format(4, "Give the command again: it is written again."),
 }
 """Kind of record -> its format."""

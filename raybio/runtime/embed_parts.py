@@ -400,7 +400,7 @@ def check_output(out: Path, origin: str, shown: Location | None = None) -> int:
                     f"{shown} exists and comes from another model or input. Choose another --out, "
                     "or delete it"
                 )
-            for batch in parquet_batches(file):
+            for batch in parquet_batches(out, file):
                 num_rows += len(batch)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise StoreError(

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raybio.core.errors import DataError, one_line
@@ -26,7 +27,8 @@ from raybio.store.data_sets import (
     table_files,
 )
 from raybio.store.json import is_text
-from raybio.store.sources import MAX_LINE_LENGTH, read_lines
+from raybio.store.parquet_pages import rows_in_bounds
+from raybio.store.sources import MAX_LINE_LENGTH, MAX_WHOLE_BYTES, read_lines
 
 ROWS_AT_ONCE = 4096
 
@@ -371,13 +373,15 @@ def _read_typed(
                 _check_plain(schema.field(name).type, f"{path}, column {name}")
             classes = [_class_names(schema, name) for name in chosen]
             number = 0
-            for batch in _batches(file, chosen):
+            for batch in _batches(path, file, chosen):
                 numbers = range(number + 1, number + len(batch) + 1)
-                number += len(batch)
                 columns = [
                     _as_texts(batch.column(name), names, separator)
                     for name, names in zip(chosen, classes, strict=True)
                 ]
+                for name, texts in zip(chosen, columns, strict=True):
+                    _check_lengths(texts, f"{path}, column {name}", number)
+                number += len(batch)
                 yield ColumnRows(columns, list(numbers))
     # A damaged name of a column is no UTF-8.
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -401,24 +405,49 @@ def _check_plain(kind: pa.DataType, where: str) -> None:
         _check_plain(kind.value_type, where)
 
 
+def _check_lengths(texts: Sequence[str], where: str, num_rows: int) -> None:
+    """Refuse texts that are longer than a line of a text file may be.
+
+    Args:
+        texts: a column of a block of rows.
+        where: the column in errors.
+        num_rows: rows before the block.
+
+    Raises:
+        DataError: naming the first such row.
+    """
+    for number, text in enumerate(texts, start=num_rows + 1):
+        if len(text) > MAX_LINE_LENGTH:
+            raise DataError(
+                f"{where}, row {number:,}: has {len(text):,} characters, want at most "
+                f"{MAX_LINE_LENGTH:,}. Split the text, or remove the row"
+            )
+
+
 def parquet_batches(
-    file: pq.ParquetFile, columns: Sequence[str] | None = None, rows: int = ROWS_AT_ONCE
+    path: Path,
+    file: pq.ParquetFile,
+    columns: Sequence[str] | None = None,
+    rows: int = ROWS_AT_ONCE,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a file in blocks, in the memory of one row group.
 
     Args:
-        file: the open file.
+        path: the file.
+        file: the same, opened.
         columns: names of the columns to read; None: all.
-        rows: most rows of a block.
+        rows: most rows of a block; blocks of long texts have fewer.
 
     Raises:
+        DataError: if a row group cannot be read in bounded memory; it is not unpacked.
         pa.ArrowException: if the file is damaged.
     """
     # Arrow keeps the pages of all row groups that one call has read.
     for group in range(file.num_row_groups):
         missing = file.metadata.row_group(group).num_rows
         chosen = None if columns is None else list(columns)
-        for batch in file.iter_batches(rows, row_groups=[group], columns=chosen):
+        num_rows = rows_in_bounds(path, file, group, columns, rows)
+        for batch in file.iter_batches(num_rows, row_groups=[group], columns=chosen):
             missing -= len(batch)
             yield batch
         if missing:
@@ -435,9 +464,9 @@ def parquet_errors(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: cannot be read as Parquet ({one_line(error)})") from None
 
 
-def _batches(file: Any, names: list[str]) -> Iterator[pa.RecordBatch]:
+def _batches(path: Path, file: Any, names: list[str]) -> Iterator[pa.RecordBatch]:
     if isinstance(file, pq.ParquetFile):
-        yield from parquet_batches(file, names)
+        yield from parquet_batches(path, file, names)
         return
     for batch in file:
         # Arrow reads a stream as it is: damaged offsets would be followed out of the memory.
@@ -467,7 +496,7 @@ def _lower(names: Sequence[str]) -> list[str]:
 def _as_texts(column: pa.Array, classes: Sequence[str], separator: str) -> list[str]:
     """Return values as texts, "" where one is missing or NaN; the items of a list divided."""
     if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
+        column = _decoded(column)
     if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
         items = _as_texts(column.flatten(), classes, separator)
         end_N = np.cumsum(column.value_lengths().fill_null(0).to_numpy())
@@ -483,6 +512,24 @@ def _as_texts(column: pa.Array, classes: Sequence[str], separator: str) -> list[
         is_there = (~np.isnan(values)).tolist()
         return [str(value) if there else "" for value, there in zip(values, is_there, strict=True)]
     return ["" if text is None else text for text in column.cast(pa.string()).to_pylist()]
+
+
+def _decoded(column: pa.DictionaryArray) -> pa.Array:
+    """Return the values of a column with a dictionary.
+
+    Raises:
+        pa.ArrowException: if they are larger than what may be read as a whole.
+    """
+    if pa.types.is_string(column.type.value_type) or pa.types.is_large_string(
+        column.type.value_type
+    ):
+        num_bytes = pc.sum(pc.binary_length(column.dictionary).take(column.indices)).as_py() or 0
+        if num_bytes > MAX_WHOLE_BYTES:
+            raise pa.ArrowInvalid(
+                f"{len(column):,} rows repeat texts of a dictionary up to {num_bytes:,} bytes, "
+                f"want at most {MAX_WHOLE_BYTES:,}"
+            )
+    return column.dictionary_decode()
 
 
 def _as_text(value: Any, separator: str) -> str:

@@ -49,6 +49,44 @@ def test_loading_an_encoder_takes_no_part_in_the_time_of_embedding(tmp_path: Pat
     assert sum(cost.rows for cost in embedding_costs(tmp_path)) == 4
 
 
+@pytest.mark.parametrize("damage", ["bit", "cut", "gone"])
+def test_vectors_that_are_not_what_was_written_are_computed_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    vector_ND = np.random.default_rng(0).normal(size=(2, 3)).astype(np.float32)
+    said: list[str] = []
+
+    def embedded() -> np.ndarray:
+        return saved_embeddings(
+            tmp_path,
+            "texts",
+            "own",
+            ["a", "b"],
+            lambda: None,
+            lambda: Embedded(vector_ND, 2),
+            said.append,
+        )
+
+    embedded()
+    (path,) = tmp_path.glob("*.npy")
+    whole = path.read_bytes()
+    assert np.array_equal(embedded(), vector_ND)
+    assert said[-1].startswith("read back") and not caplog.messages
+    content = bytearray(whole)
+    content[-5] ^= 1
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(content if damage == "bit" else whole[:-5])
+    assert np.array_equal(embedded(), vector_ND)
+    assert said[-1].startswith("embedded")
+    assert path.read_bytes() == whole
+    damaged = [f"{path}: damaged, not what was written; it is computed again"]
+    assert caplog.messages == ([] if damage == "gone" else damaged)
+    embedded()
+    assert said[-1].startswith("read back")
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_waiting_takes_no_processor_time() -> None:
     started = device_seconds()

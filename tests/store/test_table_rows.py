@@ -26,7 +26,10 @@ def test_a_file_is_read_in_the_memory_of_one_row_group(tmp_path: Path) -> None:
         for _ in range(40):
             writer.write_table(group)
     before = pa.total_allocated_bytes()
-    for read in (lambda: read_embeddings(path), lambda: parquet_batches(pq.ParquetFile(path))):
+    for read in (
+        lambda: read_embeddings(path),
+        lambda: parquet_batches(path, pq.ParquetFile(path)),
+    ):
         num_rows = 0
         most = 0
         for block in read():

@@ -83,6 +83,9 @@ def integers_and_shapes(rank: int, collective: ProcessGroup, folder: Path) -> No
         assert not collective.all_gather(torch.ones(1, 2, requires_grad=True)).row_MD.requires_grad
     with pytest.raises(ValueError, match=r"widths are \(3, 4\)"):
         collective.all_gather(torch.zeros(1, 3 + rank))
+    dtype = torch.float32 if rank == 0 else torch.int32
+    with pytest.raises(ValueError, match=r"dtypes \['torch.float32', 'torch.int32'\]"):
+        collective.all_gather(torch.zeros(1, 3, dtype=dtype))
     assert collective.all_sum(torch.tensor([rank + 1])).tolist() == [3]
     assert collective.all_sum(torch.tensor([True, rank == 1])).tolist() == [2, 1]
     assert collective.all_sum(torch.tensor(2**53 + rank)).item() == 2**54 + 1
@@ -92,22 +95,24 @@ def integers_and_shapes(rank: int, collective: ProcessGroup, folder: Path) -> No
     assert not collective.all_sum(kept).requires_grad and kept.tolist() == [1, 1]
 
 
-def test_integers_booleans_and_half_precision_arrive_unchanged_and_odd_widths_are_refused(
+def test_integers_booleans_and_half_precision_arrive_unchanged_and_others_are_refused(
     tmp_path: Path,
 ) -> None:
     run_workers(integers_and_shapes, 2, tmp_path)
 
 
-def two_bfloat16_gradients(rank: int, collective: ProcessGroup, folder: Path) -> None:
-    shard_ND = torch.ones(1, 1, dtype=torch.bfloat16, requires_grad=True)
-    row_MD = collective.all_gather(shard_ND).row_MD
-    # 256 + 1 + 1 is 256 where each partial sum is rounded to bfloat16 and 258 where it is not.
-    (row_MD.sum() * (256 if rank == 0 else 1)).backward()
-    assert shard_ND.grad.item() == 258
+def half_precision_gradients(rank: int, collective: ProcessGroup, folder: Path) -> None:
+    # 256 + 1 + 1 is 256 where each partial sum is rounded to bfloat16 and 258 where it is not; of
+    # float16 so is 2048 + 1 + 1.
+    for dtype, largest in ((torch.bfloat16, 256), (torch.float16, 2048)):
+        shard_ND = torch.ones(1, 1, dtype=dtype, requires_grad=True)
+        row_MD = collective.all_gather(shard_ND).row_MD
+        (row_MD.sum() * (largest if rank == 0 else 1)).backward()
+        assert shard_ND.grad.item() == largest + 2
 
 
 def test_half_precision_gradients_are_summed_in_single_precision(tmp_path: Path) -> None:
-    run_workers(two_bfloat16_gradients, 3, tmp_path)
+    run_workers(half_precision_gradients, 3, tmp_path)
 
 
 def small_model() -> nn.Module:

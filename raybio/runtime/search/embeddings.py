@@ -50,7 +50,7 @@ def _read_file(path: Path) -> Iterator[tuple[pa.Array, np.ndarray]]:
                 f"{path}: has the columns {shown_names(names)}; want 'key' and 'embedding', as "
                 "raybio embed writes them"
             )
-        for batch in parquet_batches(file, ["key", "embedding"], ROWS_AT_ONCE):
+        for batch in parquet_batches(path, file, ["key", "embedding"], ROWS_AT_ONCE):
             if batch.column("key").null_count:
                 raise DataError(f"{path}: has rows without a key, want one in each row")
             yield (

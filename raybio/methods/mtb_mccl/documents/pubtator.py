@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from raybio.core.errors import DataError
 from raybio.methods.mtb_mccl.documents.entities import (
     DOCUMENT,
     MENTION,
@@ -24,13 +25,19 @@ from raybio.methods.mtb_mccl.documents.entities import (
     split_ids,
 )
 from raybio.store.quarantine import Quarantine
-from raybio.store.sources import read_lines
+from raybio.store.sources import MAX_LINE_LENGTH, read_lines
 
 TEXT_LINE = re.compile(r"([^|\t]+)\|([ta])\|(.*)", re.DOTALL)
 
 STRAY = "line that belongs to no document"
 UNKNOWN_LINE = "line that is neither text nor mention nor relation"
 REPEATED_TEXT = "second title or abstract of a document"
+
+MIN_LINE_LENGTH = 256
+"""Length that a shorter line counts as in ``MAX_LINE_LENGTH`` of a document.
+
+The fields of a short line take about as much memory.
+"""
 
 _NUMBER = re.compile(r"-?[0-9]{1,9}")
 
@@ -44,12 +51,14 @@ class _Lines:
         line: number of the first line.
         texts: "t" and "a" -> title and abstract.
         rows: (line number, fields) of mentions and relations.
+        length: of all lines together.
     """
 
     document_id: str
     line: int
     texts: dict[str, str] = field(default_factory=dict)
     rows: list[tuple[int, list[str]]] = field(default_factory=list)
+    length: int = 0
 
 
 def read_pubtator(path: Path, quarantine: Quarantine) -> Iterator[RawDocument]:
@@ -61,8 +70,8 @@ def read_pubtator(path: Path, quarantine: Quarantine) -> Iterator[RawDocument]:
             none of the above forms.
 
     Raises:
-        DataError: if the file is truncated or not UTF-8. Documents yielded before must be
-            discarded.
+        DataError: if the file is truncated or not UTF-8, or a document is longer than
+            ``MAX_LINE_LENGTH``. Documents yielded before must be discarded.
     """
     pending: _Lines | None = None
     for number, raw_line in enumerate(read_lines(path, "a file in PubTator's format"), start=1):
@@ -82,7 +91,16 @@ def read_pubtator(path: Path, quarantine: Quarantine) -> Iterator[RawDocument]:
         if pending is None or pending.document_id != document_id:
             quarantine.saw(MENTION, 1)
             quarantine.add(MENTION, STRAY, path.name, number, line)
-        elif text is None:
+            continue
+        pending.length += max(len(raw_line), MIN_LINE_LENGTH)
+        if pending.length > MAX_LINE_LENGTH:
+            raise DataError(
+                f"{path}: the document {pending.document_id[:40]!r} of line {pending.line} is "
+                f"longer than {MAX_LINE_LENGTH >> 20} MiB at line {number} (a line counts as "
+                f"{MIN_LINE_LENGTH} characters at least), want an empty line between documents. "
+                "Split the document, or remove it"
+            )
+        if text is None:
             pending.rows.append((number, line.split("\t")))
         elif text[2] in pending.texts:
             quarantine.add(DOCUMENT, REPEATED_TEXT, path.name, number, line)

@@ -30,3 +30,8 @@ class NodeFeatures:
 @lru_cache(maxsize=2)
 def _mapped(path: Path) -> np.ndarray:
     return np.load(path, mmap_mode="r")
+
+
+def map_again() -> None:
+    """Map files anew that were written after they had been mapped."""
+    _mapped.cache_clear()

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from raybio.core.errors import DataError
+from raybio.methods.mtb_mccl.documents import pubtator
 from raybio.methods.mtb_mccl.documents.bioc import (
     DISCONTINUOUS,
     INCOMPLETE_MENTION,
@@ -308,3 +309,34 @@ def test_the_annotated_corpora_have_the_counts_of_their_readme(
     assert (len(found), quarantine.num_seen("mention")) == (num_documents, num_mentions)
     assert num_mentions - sum(len(raw.mentions) for raw in found) == num_bad
     assert set(quarantine.count_by_reason) <= {OTHER_TEXT, OUTSIDE}
+
+
+@pytest.mark.parametrize(
+    ("line", "num_lines"),
+    [("1", 65_536), ("1\t0\t4\tBRAF\tGene", 65_536), ("1\t" + "x" * 1000, 16_727)],
+)
+def test_a_document_of_pubtator_has_a_limit_however_short_its_lines_are(
+    tmp_path, monkeypatch, line, num_lines
+):
+    """One of 60 MB in 61 kB of gzip took half a gigabyte."""
+    largest = 0
+    document = pubtator._document
+
+    def note_size(lines, *others):
+        nonlocal largest
+        largest = max(largest, len(lines.rows))
+        return document(lines, *others)
+
+    monkeypatch.setattr(pubtator, "_document", note_size)
+    path = tmp_path / "bomb.gz"
+    fitting = num_lines - 2
+    path.write_bytes(gzip.compress(("1|t|BRAF\n" + f"{line}\n" * fitting).encode(), 1))
+    assert len(list(pubtator.read_pubtator(path, Quarantine()))) == 1
+    assert largest == fitting
+    path.write_bytes(gzip.compress(("2|t|a\n\n1|t|BRAF\n" + f"{line}\n" * 80_000).encode(), 1))
+    with pytest.raises(
+        DataError,
+        match=r"bomb\.gz: the document '1' of line 3 is longer than 16 MiB at line .*Split the doc",
+    ):
+        list(pubtator.read_pubtator(path, Quarantine()))
+    assert largest == fitting

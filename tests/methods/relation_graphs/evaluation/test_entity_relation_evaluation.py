@@ -318,6 +318,38 @@ def test_features_are_computed_once_and_are_those_of_the_untrained_encoder(store
     np.testing.assert_allclose(stored, word_WD.cpu().numpy(), atol=1e-5)
 
 
+@pytest.mark.parametrize("damage", ["bit", "cut", "no record"])
+def test_features_that_are_not_what_was_written_are_computed_again(tmp_path, caplog, damage):
+    entities = [("Adverse-Effect", 0, 1), ("Drug", 2, 3)]
+    sentences = [(["a", "b", letter], entities, [(0, 1)]) for letter in "cdefghijkl"]
+    store = store_of(tmp_path, sentences)
+    save_tiny(tmp_path / "tiny")
+    config = tiny_config("relation_graphs", **{"encoder.source": str(tmp_path / "tiny")})
+
+    def features():
+        return relation_graphs.build(config, store.path).collate.features
+
+    rows = np.arange(3)
+    words = np.zeros(3, int)
+    path = features().path
+    whole = path.read_bytes()
+    expected = features().of(rows, words).copy()
+    assert not caplog.messages
+    content = bytearray(whole)
+    content[-1] ^= 128  # the sign of the last number
+    if damage == "no record":
+        path.with_suffix(".json").unlink()
+    if damage == "cut":
+        path.unlink()
+        path.write_bytes(whole[:-4])
+    else:
+        path.write_bytes(content)
+    np.testing.assert_array_equal(features().of(rows, words), expected)
+    assert path.read_bytes() == whole
+    message = f"{path}: damaged, not what was written; it is computed again"
+    assert (message in caplog.messages) == (damage != "no record")
+
+
 def test_encoders_that_differ_in_dropout_or_adapters_share_their_features(tmp_path):
     # The tiny encoder reads letters, and few of them.
     entities = [("Adverse-Effect", 0, 1), ("Drug", 2, 3)]
