@@ -27,10 +27,12 @@ from raybio.store.data_sets import (
     table_files,
 )
 from raybio.store.json import is_text
-from raybio.store.parquet_pages import rows_in_bounds
 from raybio.store.sources import MAX_LINE_LENGTH, MAX_WHOLE_BYTES, read_lines
 
 ROWS_AT_ONCE = 4096
+
+MAX_UNPACKING = 1000
+"""Maximum bytes of a Parquet column a byte in the file, beyond ``MAX_WHOLE_BYTES``."""
 
 CELLS_AT_ONCE = 1 << 20
 """Of a block with very many columns, which has fewer rows."""
@@ -436,18 +438,18 @@ def parquet_batches(
         path: the file.
         file: the same, opened.
         columns: names of the columns to read; None: all.
-        rows: most rows of a block; blocks of long texts have fewer.
+        rows: most rows of a block.
 
     Raises:
-        DataError: if a row group cannot be read in bounded memory; it is not unpacked.
+        DataError: if a row group unpacks to far more than it has in the file; it is not unpacked.
         pa.ArrowException: if the file is damaged.
     """
     # Arrow keeps the pages of all row groups that one call has read.
     for group in range(file.num_row_groups):
         missing = file.metadata.row_group(group).num_rows
         chosen = None if columns is None else list(columns)
-        num_rows = rows_in_bounds(path, file, group, columns, rows)
-        for batch in file.iter_batches(num_rows, row_groups=[group], columns=chosen):
+        _check_sizes(path, file, group)
+        for batch in file.iter_batches(rows, row_groups=[group], columns=chosen):
             missing -= len(batch)
             yield batch
         if missing:
@@ -462,6 +464,31 @@ def parquet_errors(path: Path) -> Iterator[None]:
         yield
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path}: cannot be read as Parquet ({one_line(error)})") from None
+
+
+def _check_sizes(path: Path, file: pq.ParquetFile, group: int) -> None:
+    """Refuse a row group whose sizes, in the file's metadata, no ordinary table has.
+
+    Raises:
+        DataError: naming its first such column.
+    """
+    row_group = file.metadata.row_group(group)
+    for number in range(row_group.num_columns):
+        column = row_group.column(number)
+        num_bytes = column.total_uncompressed_size
+        packed_bytes = column.total_compressed_size
+        where = f"{path}, row group {group}, column {column.path_in_schema!r}"
+        if num_bytes > max(MAX_WHOLE_BYTES, MAX_UNPACKING * packed_bytes):
+            raise DataError(
+                f"{where}: {packed_bytes:,} bytes unpack to {num_bytes:,}, want at most "
+                f"{MAX_UNPACKING:,} times as many. Is the file damaged or malicious? Fetch it "
+                "again, or write it with smaller row groups"
+            )
+        if num_bytes > MAX_LINE_LENGTH * (column.num_values + 1):
+            raise DataError(
+                f"{where}: {column.num_values:,} values take {num_bytes:,} bytes, want at most "
+                f"{MAX_LINE_LENGTH >> 20} MiB a value. Split such texts, or remove them"
+            )
 
 
 def _batches(path: Path, file: Any, names: list[str]) -> Iterator[pa.RecordBatch]:

@@ -13,7 +13,14 @@ import pytest
 from raybio.core.errors import DataError
 from raybio.core.files import replaced_file
 from raybio.runtime.search.embeddings import read_embeddings
-from raybio.store.table_rows import has_ids, parquet_batches, read_columns, read_input_rows
+from raybio.store import table_rows
+from raybio.store.table_rows import (
+    ROWS_AT_ONCE,
+    has_ids,
+    parquet_batches,
+    read_columns,
+    read_input_rows,
+)
 from tests.paths import ROOT
 
 
@@ -37,6 +44,67 @@ def test_a_file_is_read_in_the_memory_of_one_row_group(tmp_path: Path) -> None:
             most = max(most, pa.total_allocated_bytes() - before)
         assert num_rows == 40_000
         assert most < 10 * group.nbytes
+
+
+WHOLE = 1 << 20
+LONGEST = 1 << 16
+
+
+@pytest.fixture
+def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_rows, "MAX_WHOLE_BYTES", WHOLE)
+    monkeypatch.setattr(table_rows, "MAX_LINE_LENGTH", LONGEST)
+
+
+def texts_of(path: Path) -> list[list[str]]:
+    return [block.columns[0] for block in read_columns(path, "text", lambda _: ["text"])]
+
+
+@pytest.mark.usefixtures("small_limits")
+@pytest.mark.parametrize(
+    ("length", "words"),
+    [
+        (3 * WHOLE, r"\d+ bytes unpack to 3,1\d\d,\d\d\d, want at most 1,000 times as many"),
+        (4 * LONGEST, r"1 values take 262,\d\d\d bytes, want at most 0 MiB a value"),
+    ],
+)
+def test_a_long_text_in_a_small_file_is_refused_before_it_is_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int, words: str
+) -> None:
+    """One of 300 MiB in 10 kB took 1.2 GiB."""
+    path = tmp_path / "bomb.parquet"
+    table = pa.table({"key": ["x" * length], "text": ["short"], "embedding": [[1.0]]})
+    pq.write_table(table, path, compression="zstd", use_dictionary=False)
+    monkeypatch.delattr(pq.ParquetFile, "iter_batches")
+    for read in (texts_of, lambda path: list(read_embeddings(path))):
+        with pytest.raises(DataError, match=rf"bomb\.parquet, row group 0, column 'key': {words}"):
+            read(path)
+
+
+@pytest.mark.usefixtures("small_limits")
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_a_long_text_among_short_ones_is_refused_with_its_row(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"long.{suffix}"
+    rows = ["short"] * ROWS_AT_ONCE + ["x" * LONGEST, "x" * (LONGEST + 1)]
+    write_table(pa.table({"text": rows}), path)
+    with pytest.raises(DataError, match=r"column text, row 4,098: has 65,537 characters, want at"):
+        texts_of(path)
+
+
+@pytest.mark.usefixtures("small_limits")
+def test_a_text_that_many_rows_of_an_arrow_file_repeat_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.arrow"
+    write_table(pa.table({"text": pa.array(["x" * 50_000] * 500).dictionary_encode()}), path)
+    with pytest.raises(DataError, match=r"bomb\.arrow: .* repeat texts .* up to 25,000,000 bytes"):
+        texts_of(path)
+
+
+def write_table(table: pa.Table, path: Path) -> None:
+    if path.suffix == ".parquet":
+        pq.write_table(table, path)
+        return
+    with pa.ipc.new_stream(str(path), table.schema) as writer:
+        writer.write_table(table)
 
 
 @pytest.mark.parametrize(
