@@ -6,6 +6,8 @@ while the others wait.
 
 import contextlib
 import functools
+import hashlib
+import io
 import logging
 import os
 import shutil
@@ -71,7 +73,8 @@ def shared_array(series: str, number: int, make: Callable[[], np.ndarray]) -> np
     """Return an array that the processes of this machine make once, mapped from a file.
 
     Of each series, the newest ``KEPT_ARRAYS`` are kept; others are made again if they are wanted.
-    Where the cache cannot be written, each process makes its own.
+    Where the cache cannot be written, each process makes its own. A file that does not end with the
+    sha256 of the rest is made again.
 
     Args:
         series: names everything that the arrays depend on; a name of a file.
@@ -89,8 +92,11 @@ def shared_array(series: str, number: int, make: Callable[[], np.ndarray]) -> np
             array = _mapped(path)
             if array is None:
                 array = make()
+                content = io.BytesIO()
+                np.save(content, array, allow_pickle=False)
                 with replacing(path) as file:
-                    np.save(file, array, allow_pickle=False)
+                    file.write(content.getbuffer())
+                    file.write(hashlib.sha256(content.getbuffer()).digest())
                 _remove_old(folder)
     except OSError as error:
         if array is None:
@@ -103,9 +109,13 @@ def shared_array(series: str, number: int, make: Callable[[], np.ndarray]) -> np
 
 def _mapped(path: Path) -> np.ndarray | None:
     try:
+        content = memoryview(path.read_bytes())
+        num_bytes = len(content) - hashlib.sha256().digest_size
+        if hashlib.sha256(content[: max(0, num_bytes)]).digest() != content[max(0, num_bytes) :]:
+            return None
         return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
     except (OSError, ValueError):
-        # There is none, or a power loss has cut it off.
+        # There is none, or it is not what was written.
         return None
 
 

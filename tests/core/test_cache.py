@@ -1,12 +1,14 @@
-"""Folders of the cache are made once, by one process, whole or not at all."""
+"""Folders and arrays of the cache are made once, by one process, whole or not at all."""
 
 import os
 import threading
 from multiprocessing import get_context
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from raybio.core import cache
 from raybio.core.cache import cached_folder
 from raybio.core.errors import ConfigError
 from raybio.core.files import atomic_folder
@@ -54,3 +56,28 @@ def test_a_disk_that_is_full_while_a_folder_is_made_is_an_error_that_names_the_s
     with pytest.raises(ConfigError, match=r"No space left on device.*set RAYBIO_CACHE"):
         cached_folder("kind/key", fail)
     assert not (tmp_path / "cache" / "kind" / "key").exists()
+
+
+def test_a_shared_array_that_is_not_what_was_written_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path))
+    whole = np.arange(1000)
+    made: list[int] = []
+
+    def make() -> np.ndarray:
+        made.append(1)
+        return whole
+
+    assert np.array_equal(cache.shared_array("series", 3, make), whole)
+    path = tmp_path / "shared" / "series" / "3.npy"
+    content = path.read_bytes()
+    flipped = bytearray(content)
+    flipped[500] ^= 1
+    for damaged in (flipped, content[:-1], content[:-32], b""):
+        made.clear()
+        path.write_bytes(damaged)
+        for _ in range(2):
+            assert np.array_equal(cache.shared_array("series", 3, make), whole)
+        assert len(made) == 1
+        assert path.read_bytes() == content
