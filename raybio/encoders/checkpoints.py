@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers.normalizers import BertNormalizer
 from transformers import (
     CONFIG_MAPPING,
     AutoConfig,
@@ -36,8 +37,16 @@ from raybio.encoders.sources import (
 )
 from raybio.encoders.weight_shapes import weight_shapes
 
+_log = logging.getLogger(__name__)
+
 WeightsReader = Callable[..., tuple[PreTrainedModel, list[str]]]
 """``load_weights`` or ``check_weights``."""
+
+_MAX_CASED_SHARE = 0.01
+"""Share of pieces with upper-case letters that an uncased vocabulary may have.
+
+BERT's cased one has about a third, and its uncased one none.
+"""
 
 
 def load_pretrained(auto: Any, source: str, revision: str, **options: Any) -> Any:
@@ -53,7 +62,38 @@ def load_pretrained(auto: Any, source: str, revision: str, **options: Any) -> An
             return config
         if config is not None:
             options["config"] = config
-    return _from_pretrained(auto, source, at.location, revision=at.revision, **options)
+    loaded = _from_pretrained(auto, source, at.location, revision=at.revision, **options)
+    if auto is AutoTokenizer and _is_lowercased_by_default(
+        loaded, source, revision, options.get("subfolder", "")
+    ):
+        _log.warning(
+            "%s: its files do not say do_lower_case, and its vocabulary is cased, so the case of "
+            "texts is kept",
+            source,
+        )
+        options["do_lower_case"] = False
+        loaded = _from_pretrained(auto, source, at.location, revision=at.revision, **options)
+    return loaded
+
+
+def _is_lowercased_by_default(tokenizer: Any, source: str, revision: str, subfolder: str) -> bool:
+    """Return whether a tokenizer with a cased vocabulary lowercases, and no file says so.
+
+    ClinicalBERT and other cased checkpoints of 2019 have a vocab.txt only, and transformers
+    lowercases by default.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    normalizer = None if backend is None else backend.normalizer
+    if not (isinstance(normalizer, BertNormalizer) and normalizer.lowercase):
+        return False
+    pieces = tokenizer.get_vocab().keys() - set(tokenizer.all_special_tokens)
+    num_cased = sum(piece != piece.lower() for piece in pieces)
+    if num_cased <= _MAX_CASED_SHARE * len(pieces):
+        return False
+    if fetch_file(source, posixpath.join(subfolder, "tokenizer.json"), revision):
+        return False
+    path = fetch_file(source, posixpath.join(subfolder, "tokenizer_config.json"), revision)
+    return path is None or "do_lower_case" not in json.loads(path.read_text(encoding="utf-8"))
 
 
 def _untyped_config(source: str, revision: str, subfolder: str) -> PreTrainedConfig | None:

@@ -43,9 +43,23 @@ def bluebert(folder: Path) -> None:
         settings.pop(name, None)
     (folder / "config.json").write_text(json.dumps(settings))
     id_by_token = AutoTokenizer.from_pretrained(folder).get_vocab()
+    _leave_only_vocabulary(folder, sorted(id_by_token, key=id_by_token.get))
+
+
+def clinicalbert(folder: Path) -> None:
+    """ClinicalBERT: a cased BERT with a vocab.txt, and no file that says that it is cased."""
+    pickled_text(folder, "bert")
+    num_pieces = len(AutoTokenizer.from_pretrained(folder))
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    pieces = ["Aspirin", "aspirin", "Café", "cafe", "##s"]
+    unused = [f"[unused{number}]" for number in range(num_pieces - len(special) - len(pieces))]
+    _leave_only_vocabulary(folder, [*special, *pieces, *unused])
+
+
+def _leave_only_vocabulary(folder: Path, tokens: list[str]) -> None:
     for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
         (folder / name).unlink(missing_ok=True)
-    (folder / "vocab.txt").write_text("\n".join(sorted(id_by_token, key=id_by_token.get)))
+    (folder / "vocab.txt").write_text("\n".join(tokens))
 
 
 def pickled_text(folder: Path, architecture: str, *, in_parts: bool = False) -> dict[str, Tensor]:

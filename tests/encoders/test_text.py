@@ -30,6 +30,7 @@ from raybio.encoders.export import export_text_encoder
 from raybio.encoders.sources import fetch_file
 from raybio.encoders.text import build_text_encoder, check_text_encoder
 from raybio.encoders.text_checkpoint import read_checkpoint
+from tests.encoders.published import bluebert, clinicalbert
 from tests.encoders.tiny_text import (
     ARCHITECTURES,
     COUNT_BY_WORD,
@@ -449,3 +450,40 @@ def test_letters_are_tokens_of_a_vocabulary_of_characters():
         "a",
         "[UNK]",
     ]
+
+
+def pieces_of(folder, text="Aspirin Café"):
+    tokenizer = read_checkpoint(str(folder), "main", with_head=False).load_tokenizer()
+    return tokenizer.tokenize(text)
+
+
+def test_a_cased_vocabulary_keeps_case_where_no_file_says_otherwise(tmp_path, caplog):
+    folder = tmp_path / "published"
+    clinicalbert(folder)
+    assert AutoTokenizer.from_pretrained(folder).tokenize("Aspirin Café") == ["aspirin", "cafe"]
+    assert pieces_of(folder) == ["Aspirin", "Café"]
+    assert "do_lower_case" in caplog.text
+    encoder = build_text_encoder(TextEncoderConfig(source=str(folder), max_length=8), seed=0)
+    assert encoder.tokenizer.tokenize("Aspirin") == ["Aspirin"]
+
+    (folder / "tokenizer_config.json").write_text('{"model_max_length": 64}')
+    assert pieces_of(folder) == ["Aspirin", "Café"]
+
+
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "tokenizer.json"])
+def test_a_tokenizer_whose_files_say_that_it_lowercases_does(tmp_path, caplog, file):
+    folder = tmp_path / "published"
+    clinicalbert(folder)
+    if file == "tokenizer.json":
+        AutoTokenizer.from_pretrained(folder).backend_tokenizer.save(str(folder / file))
+    else:
+        (folder / file).write_text('{"do_lower_case": true}')
+    assert pieces_of(folder) == ["aspirin", "cafe"]
+    assert not caplog.text
+
+
+def test_an_uncased_vocabulary_lowercases_where_no_file_says_otherwise(tmp_path, caplog):
+    folder = tmp_path / "published"
+    bluebert(folder)
+    assert pieces_of(folder, "Asthma") == ["asthma"]
+    assert not caplog.text
