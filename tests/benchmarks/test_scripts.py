@@ -168,7 +168,7 @@ def test_only_workers_of_one_node_use_its_bandwidth(scaling):
     assert scaling.step_seconds(inputs, 8, in_bf16)["bytes"] == pytest.approx(seconds[0] / 2)
 
 
-def test_the_goal_is_judged_without_the_wait_for_input_that_hides_other_losses(scaling):
+def test_the_goal_is_compared_without_the_wait_for_input_that_hides_other_losses(scaling):
     rates = scaling.Rates(host_latency=1e-3)
     hidden = scaling_inputs(scaling, collate_seconds=(100e-6, 100e-6), num_headers=10)
     assert scaling.efficiency(hidden, 8, rates) == pytest.approx(1)
