@@ -110,6 +110,7 @@ class _BucketLimits:
         self._last_bucket = -1
 
     def add(self, key_A: np.ndarray) -> None:
+        """Count articles; their keys have the type ``KEY``."""
         end_A = self._num_bytes + np.cumsum(key_A["num_bytes"], dtype=np.int64)
         # An article lies where its first byte does: a bucket exceeds its bytes by less than one.
         bucket_A = (end_A - key_A["num_bytes"]) // self._bucket_bytes

@@ -348,6 +348,15 @@ def test_a_database_that_is_locked_for_a_while_loses_nothing_and_holds_up_nobody
     sweep.check(sweep.uri, last=step)
 
 
+def try_often_and_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(track, "RETRY_SECONDS", (0.2,))
+    monkeypatch.setattr(track, "FORWARD_SECONDS", 0.1)
+    monkeypatch.setattr(track, "FINISH_SECONDS", 0.0)
+    monkeypatch.setattr(track, "KILLED_SECONDS", 0.0)
+    monkeypatch.setattr(track, "WARN_SECONDS", 1e6)
+    monkeypatch.setattr(track, "_warned", {})
+
+
 @pytest.mark.first_tier("deleted")
 @pytest.mark.parametrize("fault", ["deleted", "full"])
 def test_a_database_that_is_lost_or_full_is_one_line_a_minute_and_loses_nothing(
@@ -359,12 +368,7 @@ def test_a_database_that_is_lost_or_full_is_one_line_a_minute_and_loses_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """MLflow itself logs a traceback of a hundred lines for each request."""
-    monkeypatch.setattr(track, "RETRY_SECONDS", (0.2,))
-    monkeypatch.setattr(track, "FORWARD_SECONDS", 0.1)
-    monkeypatch.setattr(track, "FINISH_SECONDS", 0.0)
-    monkeypatch.setattr(track, "KILLED_SECONDS", 0.0)
-    monkeypatch.setattr(track, "WARN_SECONDS", 1e6)
-    monkeypatch.setattr(track, "_warned", {})
+    try_often_and_end_at_once(monkeypatch)
     (small_disk / "mlflow.db").write_bytes(empty_database.read_bytes())
     folder = small_disk.parent / fault
     uri = f"sqlite:///{small_disk / 'mlflow.db'}"
@@ -414,12 +418,7 @@ def test_a_database_on_a_read_only_disk_holds_up_nobody_and_gets_everything_late
 ) -> None:
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
-    monkeypatch.setattr(track, "RETRY_SECONDS", (0.2,))
-    monkeypatch.setattr(track, "FORWARD_SECONDS", 0.1)
-    monkeypatch.setattr(track, "FINISH_SECONDS", 0.0)
-    monkeypatch.setattr(track, "KILLED_SECONDS", 0.0)
-    monkeypatch.setattr(track, "WARN_SECONDS", 1e6)
-    monkeypatch.setattr(track, "_warned", {})
+    try_often_and_end_at_once(monkeypatch)
     (small_disk / "mlflow.db").write_bytes(empty_database.read_bytes())
     set_read_only(small_disk, is_read_only=True)
     uri = f"sqlite:///{small_disk / 'mlflow.db'}"
