@@ -43,6 +43,13 @@ _LAYERS = {"distilbert": "transformer", "modernbert": ""}
 _POSITIONS_AFTER_PAD = ("roberta", "xlm-roberta")
 """Types that count positions from ``pad_token_id + 1``, as fairseq does."""
 
+MAX_FP32_LENGTH = 128
+"""Longest sequence of which a CPU that trains in bf16 computes the attention in float32.
+
+Up to there the gradient of torch's bf16 kernel takes longer than that of its float32 kernel: 1.5 to
+8 times as long for heads of 32 and 64, attention forward and backward (benchmarks, P13 and P14).
+"""
+
 MAX_HEAD_WIDTH = 256
 """Widest head that FlashAttention reads; widths are multiples of 8."""
 
@@ -54,19 +61,20 @@ def why_padded(model: PreTrainedModel) -> str:
     return f"a model of type {model.config.model_type} reads padded sequences"
 
 
-def packed_states(
-    model: PreTrainedModel, tokens: PackedTokens, implementation: str = IMPLEMENTATION
-) -> Tensor:
+def set_attention(model: PreTrainedModel) -> None:
+    """Let a model with SDPA attention read packed sequences, too; others stay as they are."""
+    if model.config._attn_implementation == "sdpa":
+        model.set_attn_implementation(IMPLEMENTATION)
+
+
+def packed_states(model: PreTrainedModel, tokens: PackedTokens) -> Tensor:
     """Return the model's last states (T, D).
 
     Args:
-        model: the transformer without head, of a type that ``why_padded`` accepts.
+        model: the transformer without head, of a type that ``why_padded`` accepts, after
+            ``set_attention``.
         tokens: no sequence is longer than the model has positions for.
-        implementation: a registered attention that calls ``packed_attention``.
     """
-    if model.config._attn_implementation != implementation:
-        # Padded sequences have SDPA's attention as before.
-        model.set_attn_implementation(implementation)
     inputs = _inputs(model, tokens)
     if isinstance(tokens, StaticTokens):
         with _compiled_layers(model):
@@ -168,12 +176,10 @@ def packed_attention(
 ) -> tuple[Tensor, None]:
     """Return what an attention of transformers returns, within each packed sequence.
 
-    Without ``packing`` it is transformers' SDPA attention.
+    Without ``packing`` it is transformers' SDPA attention of padded sequences.
     """
     if packing is None:
-        return sdpa_attention_forward(  # type: ignore[return-value]
-            module, query, key, value, attention_mask, **options
-        )
+        return _padded_attention(module, [query, key, value], attention_mask, **options), None
     heads_THD = [part[0].transpose(0, 1) for part in (query, key, value)]
     sliding_window = options.pop("sliding_window", None)
     # transformers counts the token itself.
@@ -188,8 +194,28 @@ def packed_attention(
         offset_L = torch.arange(packing.longest, device=query.device)
         mask_S1LL = mask_S1LL & ((offset_L[:, None] - offset_L).abs() <= window)
     heads_SHLD = [packing.to_rectangle(part_THD).transpose(1, 2) for part_THD in heads_THD]
-    attended_SLHD, _ = sdpa_attention_forward(module, *heads_SHLD, mask_S1LL, **options)
+    attended_SLHD = _padded_attention(module, heads_SHLD, mask_S1LL, **options)
     return packing.from_rectangle(attended_SLHD)[None], None
+
+
+def _padded_attention(
+    module: nn.Module, heads_SHLD: list[Tensor], mask: Tensor | None, **options: Any
+) -> Tensor:
+    """Return transformers' SDPA attention (S, L, H, D) of queries, keys and values (S, H, L, D)."""
+    query_SHLD = heads_SHLD[0]
+    dtype = query_SHLD.dtype
+    is_slow = (
+        module.training
+        and dtype == torch.bfloat16
+        and query_SHLD.device.type == "cpu"
+        and query_SHLD.shape[2] <= MAX_FP32_LENGTH
+    )
+    if not is_slow:
+        return sdpa_attention_forward(module, *heads_SHLD, mask, **options)[0]
+    with torch.autocast("cpu", enabled=False):
+        wide_SHLD = [part_SHLD.float() for part_SHLD in heads_SHLD]
+        attended_SLHD, _ = sdpa_attention_forward(module, *wide_SHLD, mask, **options)
+    return attended_SLHD.to(dtype)
 
 
 def reads_without_padding(query: Tensor) -> bool:

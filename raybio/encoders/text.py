@@ -25,7 +25,13 @@ from raybio.encoders.mlm_head import (
     exported_mask_head,
     read_mask_head,
 )
-from raybio.encoders.packed import first_states, packed_mean, packed_states, why_padded
+from raybio.encoders.packed import (
+    first_states,
+    packed_mean,
+    packed_states,
+    set_attention,
+    why_padded,
+)
 from raybio.encoders.sentence_folder import read_sentence_folder
 from raybio.encoders.text_checkpoint import TextCheckpoint, position_table, read_checkpoint
 from raybio.encoders.transformer import (
@@ -71,6 +77,7 @@ class TextEncoder(Encoder):
     ):
         """Wrap any ``transformers`` model with last hidden states."""
         super().__init__()
+        set_attention(model)
         self.model = model
         self.tokenizer = tokenizer
         self.width: int = model.config.hidden_size

@@ -10,7 +10,13 @@ from raybio.core.batch import IGNORED_LABEL, StaticShape, TokenBatch, Tokens
 from raybio.core.errors import DataError
 from raybio.core.interfaces import Encoder
 from raybio.encoders import packed
-from raybio.encoders.packed import _PACKABLE, _varlen, reads_without_padding
+from raybio.encoders.packed import (
+    _PACKABLE,
+    MAX_FP32_LENGTH,
+    _varlen,
+    packed_attention,
+    reads_without_padding,
+)
 from raybio.encoders.text import TextEncoder
 from raybio.methods.sppt.proteins.config import EncoderConfig
 from raybio.methods.sppt.proteins.encoder import ProteinEncoder, build_protein_encoder
@@ -268,3 +274,46 @@ def test_attention_with_dropout_hands_its_rate_scale_and_window_to_flash_attenti
     assert attended.shape == heads[0].shape
     attended.sum().backward()
     assert all(part.grad is not None for part in heads)
+
+
+class AttentionTypes(TorchDispatchMode):
+    """Notes the types in which a CPU computes attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[torch.dtype] = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default:
+            self.found.add(args[0].dtype)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("in_training", "length", "dtype", "expected"),
+    [
+        (True, MAX_FP32_LENGTH, torch.bfloat16, torch.float32),
+        (True, MAX_FP32_LENGTH + 1, torch.bfloat16, torch.bfloat16),
+        (False, MAX_FP32_LENGTH, torch.bfloat16, torch.bfloat16),
+        (True, MAX_FP32_LENGTH, torch.float32, torch.float32),
+    ],
+)
+def test_a_cpu_that_trains_in_bf16_computes_the_attention_of_short_sequences_in_float32(
+    in_training: bool, length: int, dtype: torch.dtype, expected: torch.dtype
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    shape = (2, 3, length, 16)
+    heads = [torch.randn(shape, generator=generator).to(dtype).requires_grad_() for _ in range(3)]
+    module = torch.nn.Module().train(in_training)
+    module.is_causal = False
+    with AttentionTypes() as types, torch.autocast("cpu", torch.bfloat16, dtype == torch.bfloat16):
+        attended, _ = packed_attention(module, *heads, None)
+    assert types.found == {expected}
+    assert attended.dtype == dtype
+    attended.float().square().sum().backward()
+
+    exact = [part.detach().double().requires_grad_() for part in heads]
+    torch.nn.functional.scaled_dot_product_attention(*exact).square().sum().backward()
+    for part, exact_part in zip(heads, exact, strict=True):
+        error = (part.grad.double() - exact_part.grad).norm() / exact_part.grad.norm()
+        assert error < 0.02

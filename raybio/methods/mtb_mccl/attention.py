@@ -103,7 +103,7 @@ def encode_packed_with_attention(
     layers: list[_LayerInputs] = []
     token = _recorded.set(layers)
     try:
-        hidden_TD = packed_states(model, tokens, IMPLEMENTATION)
+        hidden_TD = packed_states(model, tokens)
     finally:
         _recorded.reset(token)
     if not layers:

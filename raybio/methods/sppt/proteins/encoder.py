@@ -20,7 +20,13 @@ from raybio.core.errors import ConfigError, DataError
 from raybio.core.interfaces import Encoded, Encoder
 from raybio.encoders.config import SCRATCH, Pooling
 from raybio.encoders.lora import add_adapters, check_adapters, check_lora
-from raybio.encoders.packed import first_states, packed_mean, packed_states, why_padded
+from raybio.encoders.packed import (
+    first_states,
+    packed_mean,
+    packed_states,
+    set_attention,
+    why_padded,
+)
 from raybio.encoders.transformer import (
     fit_model,
     last_hidden_states,
@@ -68,6 +74,7 @@ class ProteinEncoder(Encoder):
     ):
         """Wrap a masked language model, or a ``T5EncoderModel``."""
         super().__init__()
+        set_attention(model)
         self.model = model
         self.vocabulary = vocabulary
         self.width: int = model.config.hidden_size
