@@ -1,4 +1,5 @@
-"""Stores, runs and exports in the present formats: one a kind and a method.
+"""Stores, runs and exports in the present formats: one a kind and a method; a sweep, an embedding
+and an index.
 
     python -m tests.golden_records record    write tests/golden anew, after a format changed
     python -m tests.golden_records check     read them, and continue the half-trained runs
@@ -17,8 +18,10 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
+import pyarrow.parquet as pq
 import torch
 
 import raybio
@@ -38,11 +41,18 @@ from raybio.methods.sppt.config import PrepareConfig
 from raybio.methods.sppt.downstream.demo import SIMULATED_FOLDS, FoldsConfig
 from raybio.methods.sppt.prepare import prepare_proteins
 from raybio.methods.sppt.synthetic.demo import SIMULATED_TOPICS, SentencesConfig
+from raybio.runtime.embed import EmbedSummary, embed_file
+from raybio.runtime.embed_parts import Parts
+from raybio.runtime.model_folders import embedder_of_folder
 from raybio.runtime.run import run_loop
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.runtime.run.result import finished_result, summarize
 from raybio.runtime.run.spec import Compute, RunSpec
+from raybio.runtime.search.build import build_index
+from raybio.runtime.tune.callback import TRIALS
+from raybio.runtime.tune.driver import sweep
+from raybio.runtime.tune.trial import ENDED, TRIAL_RECORD, SweepSpec
 from raybio.store.store import open_store
 from raybio.store.writer import Draft
 from raybio.training.checkpoint import step_of_checkpoint
@@ -52,6 +62,7 @@ from tests.conftest import write_tables
 from tests.golden import differences
 from tests.methods.conformance_cases import CASES
 from tests.paths import ROOT
+from tests.runtime.tune.sweep_folder import LAMBDA, space_of
 from tests.whole_runs import train_here
 
 GOLDEN = ROOT / "tests" / "golden"
@@ -185,6 +196,11 @@ def document() -> dict[str, Any]:
     return {"id": "2", "passages": [passage]}
 
 
+PROTEIN_METHOD = "sppt_protein"
+"""Method of the sweep; its export and its store make the embedding and the index."""
+ROWS_PER_PART = 16
+NUM_NEIGHBORS = 3
+
 INPUTS_OF_HEAD: dict[str, list[Any]] = {
     "finetune": PROTEINS,
     "relation_finetune": [document()],
@@ -265,6 +281,8 @@ def record() -> None:
                 else:
                     record_export(method, folder.export)
             print(f"{method}: recorded", flush=True)
+        record_sweep(Path(place))
+        record_embedding_and_index(Path(place))
     (GOLDEN / "arithmetic.txt").write_text(arithmetic_digest() + "\n")
     sizes = [path.stat().st_size for path in GOLDEN.rglob("*") if path.is_file()]
     print(f"{len(sizes)} files, {sum(sizes):,} bytes")
@@ -290,6 +308,107 @@ def outputs_of(export: Path, inputs: dict[str, list[Any]]) -> dict[str, Any]:
     if "predict" in inputs:
         outputs["predict"] = model.predict(inputs["predict"])
     return json.loads(json.dumps(outputs))
+
+
+def sweep_spec(folder: Path) -> SweepSpec:
+    """Return a sweep of two trials, whose search space and files are in ``folder``."""
+    space = space_of(
+        folder,
+        budget={"num_trials": 2, "max_steps": 4, "grace_steps": 2, "max_concurrent_trials": 1},
+        scheduler={"kind": "none"},
+        search={"kind": "grid"},
+        space={LAMBDA: {"choice": [0.0, 0.5]}},
+    )
+    run = RunSpec(
+        method=PROTEIN_METHOD,
+        config=config_of(PROTEIN_METHOD),
+        store=store_of(PROTEIN_METHOD),
+        name="sweep",
+        runs=folder / "sweeps",
+        compute=Compute(cpus_per_worker=1),
+    )
+    return SweepSpec(space=space, run=run)
+
+
+def record_sweep(place: Path) -> None:
+    """Write what a resumed sweep reads of a finished one and its trials."""
+    swept = sweep(sweep_spec(place))
+    swept.check_finished()
+    folder = swept.folder
+    paths = [folder.identity, folder.launch, folder.result, folder.path / TRIALS]
+    for name in (TRIAL_RECORD, ENDED, folder.launch.name, folder.metrics.name):
+        paths += folder.path.glob(f"trials/*/{name}")
+    for path in paths:
+        target = GOLDEN / "sweep" / path.relative_to(folder.path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, target)
+    # A sweep keeps the absolute path of its store.
+    identity = read_record(folder.identity, "run") or {}
+    store = str(store_of(PROTEIN_METHOD).relative_to(ROOT))
+    write_record(GOLDEN / "sweep" / folder.identity.name, "run", identity | {"store": store})
+
+
+def check_sweep(folder: Path) -> None:
+    """Resume a copy of the recorded sweep: no trial trains again, and the result is the same."""
+    spec = sweep_spec(folder)
+    shutil.copytree(GOLDEN / "sweep", spec.path)
+    swept = sweep(spec)
+    assert len(swept.trials) == 2
+    recorded = RunFolder(GOLDEN, "sweep")
+    assert read_record(swept.folder.result, "result") == read_record(recorded.result, "result")
+    for trial in swept.trials:
+        metrics = f"trials/{trial.name}/{recorded.metrics.name}"
+        assert (spec.path / metrics).read_bytes() == (recorded.path / metrics).read_bytes()
+
+
+def embed_proteins(out: Path) -> EmbedSummary:
+    """Embed the recorded store of proteins by the recorded export, or continue to do so."""
+    export = GOLDEN / "exports" / PROTEIN_METHOD / "export"
+    store = store_of(PROTEIN_METHOD)
+    return embed_file(embedder_of_folder(export), store, out, rows_per_part=ROWS_PER_PART)
+
+
+def record_embedding_and_index(place: Path) -> None:
+    """Write the parts of an embedding, an index of it, and what is found in that."""
+    out = place / "embeddings.parquet"
+    with patch.object(Parts, "delete"):  # Parts stay where a command is killed.
+        embed_proteins(out)
+    shutil.copytree(f"{out}.parts", GOLDEN / "embedding")
+    build_index(out, GOLDEN / "index" / "store")
+    record = {"inputs": PROTEINS, "neighbors": neighbors_of(PROTEINS)}
+    (GOLDEN / "index" / "neighbors.json").write_text(json.dumps(record, indent=1) + "\n")
+
+
+def check_embedding(folder: Path) -> None:
+    """Finish a copy of the recorded embedding, of which no part is embedded again."""
+    out = folder / "embeddings.parquet"
+    shutil.copytree(GOLDEN / "embedding", f"{out}.parts")
+    summary = embed_proteins(out)
+    assert summary.num_parts == summary.num_parts_found == 2
+    store = open_store(store_of(PROTEIN_METHOD), METHODS[PROTEIN_METHOD].store)
+    keys, contents = store.inputs("sequence", 0, store.num_rows)
+    table = pq.read_table(out)
+    assert table.column("key").to_pylist() == keys.to_pylist()
+    model = raybio.load(GOLDEN / "exports" / PROTEIN_METHOD / "export")
+    expected = model.encode([content.decode() for content in contents.to_pylist()])
+    embedded = np.array(table.column("embedding").to_pylist())
+    np.testing.assert_allclose(embedded, expected, rtol=1e-5, atol=1e-6)
+
+
+def neighbors_of(inputs: list[str]) -> dict[str, Any]:
+    """Return what the recorded index has near some inputs, as plain JSON."""
+    index = raybio.open_index(
+        GOLDEN / "index" / "store", model=GOLDEN / "exports" / PROTEIN_METHOD / "export"
+    )
+    found = index.search(inputs, k=NUM_NEIGHBORS)
+    return {"keys": found.keys, "scores": found.scores.tolist()}
+
+
+def check_index() -> None:
+    """Search in the recorded index; it finds what is recorded."""
+    record = json.loads((GOLDEN / "index" / "neighbors.json").read_text())
+    found = neighbors_of(record["inputs"])
+    assert list(differences(record["neighbors"], found, tolerance=1e-5)) == []
 
 
 def check_export(method: str) -> None:
@@ -356,6 +475,11 @@ def check() -> None:
         with tempfile.TemporaryDirectory() as runs:
             check_half(method, Path(runs))
         print(f"{method}: store, runs and export are read", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        check_sweep(Path(folder))
+        check_embedding(Path(folder))
+    check_index()
+    print("sweep, embedding and index are read")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Recorded stores, runs and exports are read, compared, continued and used by the present code."""
+"""Recorded stores, runs, exports, sweeps and indices are read, compared, continued and used by the present code."""
 
 import re
 import shutil
@@ -44,6 +44,21 @@ def test_a_recorded_half_trained_run_is_trained_to_its_end(method: str, tmp_path
 @pytest.mark.parametrize("method", METHODS)
 def test_a_recorded_export_embeds_and_predicts_as_recorded(method: str) -> None:
     golden_records.check_export(method)
+
+
+def test_a_recorded_sweep_is_resumed_and_none_of_its_trials_trains_again(
+    empty_database: Path, tmp_path: Path
+) -> None:
+    shutil.copy(empty_database, tmp_path)
+    golden_records.check_sweep(tmp_path)
+
+
+def test_recorded_parts_of_an_embedding_are_joined(tmp_path: Path) -> None:
+    golden_records.check_embedding(tmp_path)
+
+
+def test_a_recorded_index_finds_the_neighbors_that_are_recorded() -> None:
+    golden_records.check_index()
 
 
 def test_recorded_files_are_small_and_name_neither_modules_nor_folders_of_a_machine() -> None:

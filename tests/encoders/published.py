@@ -4,15 +4,18 @@ import json
 from pathlib import Path
 
 import torch
+from tokenizers import ByteLevelBPETokenizer
 from torch import Tensor
 from transformers import (
     AutoConfig,
     AutoModelForMaskedLM,
     AutoModelForPreTraining,
     AutoTokenizer,
+    RobertaConfig,
+    RobertaForMaskedLM,
 )
 
-from tests.encoders.tiny_text import save_tiny
+from tests.encoders.tiny_text import MAX_POSITIONS, SENTENCES, save_tiny
 
 PARTS = 2
 
@@ -42,8 +45,48 @@ def bluebert(folder: Path) -> None:
     for name in ("model_type", "architectures", "transformers_version", "dtype"):
         settings.pop(name, None)
     (folder / "config.json").write_text(json.dumps(settings))
-    id_by_token = AutoTokenizer.from_pretrained(folder).get_vocab()
-    _leave_only_vocabulary(folder, sorted(id_by_token, key=id_by_token.get))
+    _leave_only_vocabulary(folder, _tokens_of(folder))
+
+
+def bioelectra(folder: Path) -> None:
+    """BioELECTRA: config.json of ElectraForPreTraining, pytorch_model.bin and a vocab.txt."""
+    pickled_text(folder, "electra")
+    settings = json.loads((folder / "config.json").read_text())
+    settings["architectures"] = ["ElectraForPreTraining"]
+    (folder / "config.json").write_text(json.dumps(settings))
+    _leave_only_vocabulary(folder, _tokens_of(folder))
+
+
+def cs_roberta(folder: Path) -> None:
+    """CS-RoBERTa: vocab.json and merges.txt, padding 1, and settings that name no class."""
+    folder.mkdir()
+    tokenizer = ByteLevelBPETokenizer()
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    tokenizer.train_from_iterator(SENTENCES, vocab_size=300, special_tokens=special)
+    tokenizer.save_model(str(folder))
+    id_by_token = tokenizer.get_vocab() | {"<mask>": tokenizer.get_vocab_size()}
+    (folder / "vocab.json").write_text(json.dumps(id_by_token))
+    names = dict(zip(("bos", "pad", "eos", "unk", "mask"), [*special, "<mask>"], strict=True))
+    names |= {"sep": "</s>", "cls": "<s>"}
+    tokens = {f"{name}_token": token for name, token in names.items()}
+    (folder / "special_tokens_map.json").write_text(json.dumps(tokens))
+    (folder / "tokenizer_config.json").write_text('{"model_max_length": 512}')
+    (folder / "added_tokens.json").write_text("{}")
+    config = RobertaConfig(
+        vocab_size=len(id_by_token),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=48,
+        max_position_embeddings=MAX_POSITIONS + 2,
+        type_vocab_size=1,
+        layer_norm_eps=1e-5,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        model = RobertaForMaskedLM(config)
+    config.save_pretrained(folder)
+    pickle_weights(folder, model.state_dict())
 
 
 def clinicalbert(folder: Path) -> None:
@@ -54,6 +97,11 @@ def clinicalbert(folder: Path) -> None:
     pieces = ["Aspirin", "aspirin", "Café", "cafe", "##s"]
     unused = [f"[unused{number}]" for number in range(num_pieces - len(special) - len(pieces))]
     _leave_only_vocabulary(folder, [*special, *pieces, *unused])
+
+
+def _tokens_of(folder: Path) -> list[str]:
+    id_by_token = AutoTokenizer.from_pretrained(folder).get_vocab()
+    return sorted(id_by_token, key=id_by_token.get)
 
 
 def _leave_only_vocabulary(folder: Path, tokens: list[str]) -> None:

@@ -101,7 +101,7 @@ def hub(tmp_path_factory):
     EsmTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
     words = tiny()
     pickled = folder.parent / "pickled"
-    pickled_text(pickled, "bert")
+    pickled_text(pickled, "bert", in_parts=True)
     unsafe = folder.parent / "unsafe"
     pickled_text(unsafe, "bert")
     torch.save({"a": print}, unsafe / "pytorch_model.bin")

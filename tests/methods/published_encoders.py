@@ -7,13 +7,11 @@ from typing import NamedTuple
 from raybio.core.config import override_all
 from raybio.methods import METHODS
 from raybio.training.settings import TrainingConfig
-from tests.encoders.published import bluebert, pickled_text
+from tests.encoders.published import bioelectra, bluebert, cs_roberta, pickled_text
 from tests.encoders.tiny_text import save_with_head
 from tests.methods.relation_graphs.encoders.character_bert.tiny_characters import (
-    CONFIG,
-    TINY_CHARACTERS,
     published_tensors,
-    write_published,
+    write_hub,
 )
 from tests.methods.sppt.proteins.published_proteins import LAYOUTS
 from tests.methods.sppt.proteins.test_tape_checkpoint import tape_tensors, write_tape
@@ -83,12 +81,11 @@ def _texts(write: Callable[[Path], object]) -> Layout:
 
 
 def _character_bert(folder: Path) -> Path:
-    """CharacterBERT with positions for the sentences of the tiny store."""
-    tensors = published_tensors()
-    table = "embeddings.position_embeddings.weight"
+    """CharacterBERT of the hub, with positions for the sentences of the tiny store."""
+    tensors = published_tensors("character_bert.")
+    table = "character_bert.embeddings.position_embeddings.weight"
     tensors[table] = tensors[table].repeat(4, 1)
-    sizes = CONFIG | TINY_CHARACTERS | {"max_position_embeddings": len(tensors[table])}
-    return write_published(folder, tensors, sizes)
+    return write_hub(folder, tensors, max_position_embeddings=len(tensors[table]))
 
 
 PUBLISHED = {
@@ -100,13 +97,8 @@ PUBLISHED = {
     "ankh": _proteins(LAYOUTS["ankh"], **WITHOUT_MASKS),
     "bluebert": _texts(bluebert),
     "bert": _texts(lambda folder: pickled_text(folder, "bert")),
-    "electra": _texts(lambda folder: pickled_text(folder, "electra")),
-    "roberta": Layout(
-        lambda folder: pickled_text(folder, "roberta", in_parts=True),
-        "sppt_mag",
-        "tiny_citations",
-        ARTICLES,
-    ),
+    "electra": _texts(bioelectra),
+    "roberta": Layout(cs_roberta, "sppt_mag", "tiny_citations", ARTICLES),
     "modernbert": _texts(lambda folder: save_with_head(folder, "modernbert")),
     "character_bert": Layout(
         _character_bert,

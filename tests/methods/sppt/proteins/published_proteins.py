@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 from sentencepiece import sentencepiece_model_pb2
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import Tokenizer, decoders, models, processors
 from torch import Tensor
 from transformers import (
     BertConfig,
@@ -41,17 +41,16 @@ def _seeded(make: Callable[[], PreTrainedModel]) -> PreTrainedModel:
         return make()
 
 
-def _t5(folder: Path, vocabulary_size: int) -> dict[str, Tensor]:
+def _t5(folder: Path, **settings: object) -> dict[str, Tensor]:
     """ProtT5 and Ankh: the whole encoder and decoder, pickled."""
     config = T5Config(
-        vocab_size=vocabulary_size,
         d_model=16,
         d_kv=8,
         d_ff=24,
         num_layers=2,
         num_heads=2,
-        dropout_rate=DROPOUT,
         architectures=["T5ForConditionalGeneration"],
+        **settings,
     )
     model = _seeded(lambda: T5ForConditionalGeneration(config))
     config.save_pretrained(folder)
@@ -83,18 +82,17 @@ def prott5(folder: Path) -> dict[str, Tensor]:
         json.dumps(special | {"additional_special_tokens": sentinels})
     )
     (folder / "tokenizer_config.json").write_text('{"do_lower_case": false}')
-    return _t5(folder, 128)
+    return _t5(folder, vocab_size=128, dropout_rate=DROPOUT)
 
 
 def ankh(folder: Path) -> dict[str, Tensor]:
-    """ElnaggarLab/ankh-base: a tokenizer.json that reads a sequence letter by letter."""
+    """ElnaggarLab/ankh-base: T5 1.1 without dropout, and a tokenizer.json that splits no words."""
     folder.mkdir()
     sentinels = [f"<extra_id_{number}>" for number in range(100)]
     pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
     pieces += [(letter, -2.0) for letter in PROTT5_LETTERS]
     pieces += [(sentinel, 0.0) for sentinel in sentinels]
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=2, byte_fallback=False))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     tokenizer.decoder = decoders.Fuse()
     tokenizer.add_special_tokens(["<pad>", "</s>", "<unk>", *sentinels])
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -106,7 +104,22 @@ def ankh(folder: Path) -> dict[str, Tensor]:
     (folder / "tokenizer_config.json").write_text(
         json.dumps(settings | {"tokenizer_class": "T5Tokenizer"})
     )
-    return _t5(folder, 144)
+    (folder / "special_tokens_map.json").write_text(
+        json.dumps(special | {"additional_special_tokens": sentinels})
+    )
+    tensors = _t5(
+        folder,
+        vocab_size=144,
+        feed_forward_proj="gated-gelu",
+        relative_attention_num_buckets=64,
+        num_decoder_layers=1,
+        dropout_rate=0.0,
+    )
+    # What transformers 4 wrote for a head that is not tied to the embeddings.
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"tie_word_embeddings": False}))
+    pickle_weights(folder, tensors | {"lm_head.weight": -tensors["lm_head.weight"]})
+    return tensors
 
 
 def protbert(folder: Path) -> dict[str, Tensor]:

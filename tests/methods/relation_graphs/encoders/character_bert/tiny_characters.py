@@ -125,6 +125,43 @@ def write_published(folder: Path, tensors: dict[str, Tensor], config: dict | Non
     return folder
 
 
+def write_hub(folder: Path, tensors: dict[str, Tensor], **settings: object) -> Path:
+    """Write the files of helboukkouri/character-bert-medical: settings of its own type, two heads.
+
+    Args:
+        folder: where they go.
+        tensors: the encoder's, whose names begin with ``character_bert.``
+        settings: sizes that differ.
+    """
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+    sizes = {
+        "architectures": ["CharacterBertForPreTraining"],
+        "model_type": "character_bert",
+        "character_embeddings_dim": CHARACTER_WIDTH,
+        "cnn_activation": "relu",
+        "cnn_filters": FILTERS,
+        "num_highway_layers": HIGHWAYS,
+        "max_word_length": 50,
+        "mlm_vocab_size": len(words),
+        "tie_word_embeddings": False,
+    }
+    config = CONFIG | sizes | settings
+    del config["vocab_size"]
+    head = "cls.predictions"
+    shapes = _linear(f"{head}.transform.dense", WIDTH, WIDTH) | _norm(f"{head}.transform.LayerNorm")
+    shapes |= _linear(f"{head}.decoder", WIDTH, len(words)) | {f"{head}.bias": (len(words),)}
+    shapes |= _linear("cls.seq_relationship", WIDTH, 2)
+    heads = {name: torch.zeros(shape) for name, shape in shapes.items()}
+    positions = torch.arange(config["max_position_embeddings"])[None]
+    heads["character_bert.embeddings.position_ids"] = positions
+    write_published(folder, tensors | heads, config)
+    (folder / "mlm_vocab.txt").write_text("\n".join(words))
+    (folder / "vocab.txt").write_text("\n".join(words))
+    (folder / "special_tokens_map.json").write_text('{"mask_token": "[MASK]"}')
+    (folder / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+    return folder
+
+
 def _linear(name: str, inner: int, outer: int) -> dict[str, tuple[int, ...]]:
     return {f"{name}.weight": (outer, inner), f"{name}.bias": (outer,)}
 
