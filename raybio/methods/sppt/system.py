@@ -295,7 +295,7 @@ class LinkEvaluator(Evaluator):
                 f"{num_evaluated:,} of {num_nodes:,} nodes were evaluated: "
                 + (f"{drawn:,} drawn nodes" if drawn else "all nodes")
                 + (" of each group" if is_every_group else f" of each of {groups:,} drawn groups")
-                + " and their neighbors"
+                + f" and {self._neighbors_kept()}"
             )
         if self.evaluation.gnn and num_nodes > MAX_NODES:
             remarks.append(
@@ -304,6 +304,17 @@ class LinkEvaluator(Evaluator):
         if self.evaluation.rivals:
             remarks += limits(self._queries, self.linked.graph, composition=self.composition)
         return remarks
+
+    def _neighbors_kept(self) -> str:
+        num_left_out = self._queries.num_left_out
+        if num_left_out == 0:
+            return "their neighbors"
+        num_kept = self.evaluation.max_neighbors_at_the_end
+        return (
+            f"{num_kept:,} of their {num_kept + num_left_out:,} neighbors "
+            "(evaluation.max_neighbors_at_the_end), so that drawn nodes with most links are scored "
+            "on a random part of them"
+        )
 
     def _score_vectors(
         self, vector_SD: Tensor, collective: Collective, rng: np.random.Generator
@@ -352,6 +363,7 @@ class LinkEvaluator(Evaluator):
             num_nodes,
             parts=self.heldout_parts,
             num_groups=self.evaluation.num_groups_at_the_end,
+            max_neighbors=self.evaluation.max_neighbors_at_the_end,
         )
 
     @cached_property
@@ -366,4 +378,5 @@ class LinkEvaluator(Evaluator):
             self.linked.heldout,
             self.evaluation.num_nodes_per_group,
             num_groups=self.evaluation.num_groups,
+            max_neighbors=self.evaluation.max_neighbors,
         )
