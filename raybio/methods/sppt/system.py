@@ -16,7 +16,13 @@ from raybio.core.final_report import LabeledMap, SplitScores, Stage
 from raybio.core.interfaces import Collective, Encoder, Evaluate, Export, FinalEvaluate, System
 from raybio.core.randomness import derive_seed
 from raybio.encoders.config import SCRATCH
-from raybio.evaluation.evaluator import Evaluator, ModelScores, bootstrap_seed, device_of
+from raybio.evaluation.evaluator import (
+    Evaluator,
+    ModelScores,
+    bootstrap_seed,
+    chosen_on,
+    device_of,
+)
 from raybio.evaluation.projection import map_sample
 from raybio.methods.sppt.batches import LinkBatch
 from raybio.methods.sppt.collate import LinkCollate, ReadRows, unmasked
@@ -281,7 +287,7 @@ class LinkEvaluator(Evaluator):
         return {"evaluated_nodes": len(self._queries.node_S)}
 
     def remarks(self) -> Sequence[str]:
-        """Return which nodes were evaluated, if not all, and what rivals do not know."""
+        """Return the samples of nodes that scores and steps depend on, and limits of rivals."""
         num_nodes = self.linked.graph.num_nodes
         num_evaluated = len(self._queries.node_S)
         remarks = []
@@ -297,6 +303,16 @@ class LinkEvaluator(Evaluator):
                 + (" of each group" if is_every_group else f" of each of {groups:,} drawn groups")
                 + f" and {self._neighbors_kept()}"
             )
+        if self.config.schedule.best_metric is not None:
+            queries = self._sampled_queries
+            if len(queries.node_S) < num_nodes:
+                links = [
+                    f"{split.links.num_edges:,} {name} links"
+                    for name, split in queries.splits.items()
+                ]
+                noun = f"nodes, with {' and '.join(links)}"
+                setting = "evaluation.num_nodes_per_group"
+                remarks.append(chosen_on(len(queries.node_S), num_nodes, noun, setting))
         if self.evaluation.gnn and num_nodes > MAX_NODES:
             remarks.append(
                 f"no row of a graph network: {num_nodes:,} nodes are more than {MAX_NODES:,}"

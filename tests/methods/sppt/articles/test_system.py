@@ -122,6 +122,28 @@ def test_a_sample_without_all_neighbors_says_how_many_it_has(
     assert Config().evaluation.max_neighbors_at_the_end == 200_000
 
 
+def test_the_nodes_that_chose_the_step_of_the_weights_are_counted(
+    tiny_citations: LinkedTextStore,
+) -> None:
+    settings = {
+        "schedule.evaluate_every_steps": 2,
+        "schedule.keep_best": "val/link_lrap",
+        "evaluation.num_nodes_per_group": 2,
+    }
+    evaluator = build(
+        tiny_config("sppt_mag", **settings), tiny_citations.path
+    ).final_evaluate.__self__
+    sampled = evaluator._sampled_queries
+    assert evaluator.remarks() == [
+        f"the step of the weights was chosen on {len(sampled.node_S)} of {tiny_citations.num_rows} "
+        f"nodes, with {sampled.training.num_edges} train links and {sampled.heldout.num_edges} val "
+        "links (evaluation.num_nodes_per_group)"
+    ]
+    for more in ({"schedule.keep_best": None}, {"evaluation.num_nodes_per_group": 0}):
+        other = build(tiny_config("sppt_mag", **settings | more), tiny_citations.path)
+        assert other.final_evaluate.__self__.remarks() == []
+
+
 def test_workers_share_the_test_graphs(tiny_citations: LinkedTextStore) -> None:
     system = build(tiny_config("sppt_mag", **SAMPLES), tiny_citations.path)
     evaluator = system.final_evaluate.__self__
