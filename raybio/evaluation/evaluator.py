@@ -275,9 +275,7 @@ def chosen_on(num_units: int, num_all: int, noun: str, setting: str) -> str:
         noun: what they are, such as "validation articles".
         setting: path of the setting that decides their number.
     """
-    return (
-        f"the step of the weights was chosen on {num_units:,} of {num_all:,} {noun} ({setting})"
-    )
+    return f"the step of the weights was chosen on {num_units:,} of {num_all:,} {noun} ({setting})"
 
 
 def exact_scores(value_by_measure: Mapping[str, float]) -> dict[str, dict[str, float]]:
