@@ -4,6 +4,7 @@ Shape letters: N inputs, D width.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,8 @@ from raybio.runtime.compare.setting_names import REPETITIONS, present_settings, 
 from raybio.runtime.model_folders import embedder_of_folder, refuse_ignored_pooling
 from raybio.runtime.model_paths import local_model
 from raybio.training.embedding_model import EmbeddingModel, InputEmbedder
-from raybio.training.precision import default_device
+from raybio.training.precision import default_device, embedding_precision, resolve_precision
+from raybio.training.settings import EmbeddingPrecision
 
 _RANDOM_WIDTH = 256
 
@@ -67,12 +69,22 @@ class BenchmarkModel:
         embedding: how it embeds whole inputs, or parts of them such as words.
         digest: changes with anything that changes an embedding.
         out: folder of the report, which has the saved embeddings.
+        precision: of the encoder, on the machine that embeds.
     """
 
     name: str
     embedding: InputEmbedder
     digest: str
     out: Path
+    precision: EmbeddingPrecision = "fp32"
+
+    def in_its_precision(self) -> AbstractContextManager[None]:
+        """Return the block in which the encoder computes on this machine.
+
+        Raises:
+            ConfigError: if the machine lacks the precision.
+        """
+        return embedding_precision(resolve_precision(self.precision, default_device()))
 
     @property
     def folder(self) -> str:
@@ -169,7 +181,11 @@ class BenchmarkModel:
 
 
 def read_models(
-    given: Sequence[str], out: Path, pooling: Pooling | None = None, after: str | None = None
+    given: Sequence[str],
+    out: Path,
+    pooling: Pooling | None = None,
+    after: str | None = None,
+    precision: EmbeddingPrecision = "fp32",
 ) -> list[BenchmarkModel | str]:
     """Return the models in order; rivals by their names in ``RIVALS``. No weights are loaded.
 
@@ -179,6 +195,7 @@ def read_models(
         pooling: of models whose folder does not state it.
         after: a run that comes first; the encoder that it began from comes next, and embeds by
             the run's settings.
+        precision: of the encoders.
 
     Raises:
         ConfigError: if a model cannot be found, is given twice, or has the name of another row, or
@@ -217,7 +234,10 @@ def read_models(
             continue
         embedding = embedding_by_name[name]
         label = label_by_folder[folder_by_name[name]]
-        models.append(BenchmarkModel(label, embedding, embedding.digest(), out))
+        digest = embedding.digest()
+        if precision != "fp32":
+            digest = digest_of({"model": digest, "precision": precision})
+        models.append(BenchmarkModel(label, embedding, digest, out, precision))
     return models
 
 

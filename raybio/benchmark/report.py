@@ -109,6 +109,8 @@ class ModelReport(BaseConfig):
     """Runs that it is the mean of; empty for a model."""
     reads: str
     digest: str
+    precision: str = ""
+    """In which its encoder embedded: fp32, tf32 or bf16; empty for a rival."""
     mean: float | None
     low: float | None
     high: float | None
@@ -429,7 +431,8 @@ def _model_report(
     if isinstance(model, str):
         return ModelReport(cost=None, **_standing(model, "", tasks, models))
     standing = _standing(model.name, model.reads, tasks, models)
-    return ModelReport(cost=_cost(model, results), **standing | {"digest": model.digest})
+    own = {"digest": model.digest, "precision": model.precision}
+    return ModelReport(cost=_cost(model, results), **standing | own)
 
 
 def _standing(

@@ -8,7 +8,7 @@ import errno
 import json
 import traceback
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -23,7 +23,7 @@ from raybio.runtime.cluster.resources import TrialResources
 from raybio.runtime.run.spec import Compute
 from raybio.runtime.run.tasks import run_tasks
 
-_VERSION = 5
+_VERSION = 6
 """Raised whenever the same data and weights give other scores, measures or facts."""
 
 
@@ -187,10 +187,11 @@ def _content(part: Part) -> dict[str, Any]:
     """Compute a result."""
     if part.kind == "facts":
         return part.task.facts().to_json()
-    if part.kind == "rivals":
-        return {name: own.to_json() for name, own in part.task.rivals(part.model).items()}
-    assert part.model is not None
-    return part.task.score(part.model).to_json()
+    with nullcontext() if part.model is None else part.model.in_its_precision():
+        if part.kind == "rivals":
+            return {name: own.to_json() for name, own in part.task.rivals(part.model).items()}
+        assert part.model is not None
+        return part.task.score(part.model).to_json()
 
 
 def compute_parts(

@@ -7,7 +7,7 @@ import typer
 
 from raybio.benchmark.rivals import check_models
 from raybio.benchmark.suite import read_suite
-from raybio.cli.options import PoolingOption, Verbose, model_argument
+from raybio.cli.options import PoolingOption, PrecisionOption, Verbose, model_argument
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_folder
 from raybio.core.text import count_of
@@ -40,6 +40,7 @@ def benchmark(
         typer.Option(help="folder of public data, which {data} stands for in a suite"),
     ] = None,
     pooling: PoolingOption = None,
+    precision: PrecisionOption = "fp32",
     seed: Annotated[int, typer.Option(min=0, help="seed of the intervals and tests")] = 0,
     card: Annotated[
         bool, typer.Option("--card", help="print the table of each model for its card (Markdown)")
@@ -75,7 +76,7 @@ def benchmark(
 
     home = out.absolute()
     run = None if after is None else str(after)
-    models = read_models(model or (), home, pooling, run)
+    models = read_models(model or (), home, pooling, run, precision)
     report = run_benchmark(
         models,
         tasks,

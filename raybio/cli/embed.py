@@ -16,7 +16,6 @@ from raybio.runtime.embed_output import NumberType, Unit, check_output_path
 from raybio.runtime.model_paths import local_model
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.options import runs_folder
-from raybio.training.settings import EmbeddingPrecision
 
 if TYPE_CHECKING:
     from raybio.training.embedding_model import InputEmbedder
@@ -74,10 +73,7 @@ def embed(
         Unit, typer.Option(help="rows of the output; token: the last hidden states, not pooled")
     ] = "input",
     dtype: Annotated[NumberType, typer.Option(help="number type of the output")] = "float32",
-    precision: Annotated[
-        EmbeddingPrecision,
-        typer.Option(help="of the encoder: fp32; bf16, or tf32 on GPUs, where machines have it"),
-    ] = "fp32",
+    precision: shared.PrecisionOption = "fp32",
     verbose: shared.Verbose = False,
 ) -> None:
     """Embed the proteins or texts of a file, or words or pairs of entities in them.

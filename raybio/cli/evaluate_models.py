@@ -9,8 +9,11 @@ import typer
 
 from raybio.cli.console import stdout_console
 from raybio.cli.options import (
+    PRECISION,
     LocationType,
     PoolingOption,
+    PrecisionOption,
+    encoders_in,
     location_option,
     model_option,
 )
@@ -27,7 +30,6 @@ if TYPE_CHECKING:
     from raybio.core.final_report import FinalReport
     from raybio.evaluation.lexical import TextScorer
     from raybio.training.embedding_model import EmbeddingModel
-    from raybio.training.precision import Precision
 
 evaluate = typer.Typer()
 
@@ -38,7 +40,6 @@ Models = Annotated[
         "the first with the others"
     ),
 ]
-PRECISION = "of the encoders: fp32; bf16, or tf32 on GPUs, where the machine has it"
 Report = Annotated[Path, typer.Option(help="folder of the report")]
 
 
@@ -52,7 +53,7 @@ def retrieval(
     qrels: Annotated[LocationType, location_option("TSV with header: query-id, corpus-id, score")],
     out: Report,
     pooling: PoolingOption = None,
-    precision: Annotated[EmbeddingPrecision, typer.Option(help=PRECISION)] = "fp32",
+    precision: PrecisionOption = "fp32",
     seed: Annotated[int, typer.Option(min=0, help="seed of the intervals")] = 0,
 ) -> None:
     """Rank a corpus for queries (BEIR's files); compare with TF-IDF, BM25 and chance.
@@ -75,25 +76,25 @@ def retrieval(
             raise ConfigError(f"--model {name}: reads {each.reads}, want an encoder of texts")
     from raybio.evaluation.retrieval import RETRIEVAL, retrieval_report
     from raybio.store.retrieval_files import read_retrieval_files
-    from raybio.training.precision import default_device, resolve_precision
 
-    chosen_precision = resolve_precision(precision, default_device())
+    embedding = encoders_in(precision)
     files = read_retrieval_files(*sources)
     remarks = list(files.remarks)
     for name, each in model_by_name.items():
         cut = _cut(each, [*files.queries, *files.documents])
         if cut:
             remarks.append(f"{name}: {cut}")
-    report = retrieval_report(
-        {name: _scorer(name, each, chosen_precision) for name, each in model_by_name.items()},
-        files.documents,
-        files.queries,
-        files.indptr,
-        files.indices,
-        unit_U=files.position_Q,
-        seed=seed,
-        remarks=remarks,
-    )
+    with embedding:
+        report = retrieval_report(
+            {name: _scorer(name, each) for name, each in model_by_name.items()},
+            files.documents,
+            files.queries,
+            files.indptr,
+            files.indices,
+            unit_U=files.position_Q,
+            seed=seed,
+            remarks=remarks,
+        )
     settings = {"models": model, "seed": seed, "precision": precision}
     settings |= {"pooling": _poolings(model_by_name)}
     settings |= {"corpus": str(corpus), "queries": str(queries), "qrels": str(qrels)}
@@ -206,13 +207,13 @@ def _poolings(model_by_name: "Mapping[str, EmbeddingModel]") -> dict[str, str]:
     return {name: model.pooling for name, model in model_by_name.items()}
 
 
-def _scorer(name: str, model: "EmbeddingModel", precision: "Precision") -> "TextScorer":
+def _scorer(name: str, model: "EmbeddingModel") -> "TextScorer":
     """Return the scorer by cosines of a model's embeddings; it loads the weights."""
     import torch
 
     from raybio.ops.retrieval import Scores, cosine_scores
     from raybio.training.embed import check_embeddings
-    from raybio.training.precision import default_device, embedding_precision
+    from raybio.training.precision import default_device
 
     def score(queries: Sequence[str], documents: Sequence[str]) -> Scores:
         """Return how near each query is to each document."""
@@ -221,8 +222,7 @@ def _scorer(name: str, model: "EmbeddingModel", precision: "Precision") -> "Text
         encoder = model.load().to(device)
         embeddings = []
         for texts in (queries, documents):
-            with embedding_precision(precision):
-                embedding_ND = torch.from_numpy(model.embed(encoder, model.contents_of(texts)))
+            embedding_ND = torch.from_numpy(model.embed(encoder, model.contents_of(texts)))
             check_embeddings(embedding_ND, f"--model {name}")
             embeddings.append(embedding_ND.to(device))
         return cosine_scores(*embeddings)

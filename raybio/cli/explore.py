@@ -48,6 +48,7 @@ def explore(
         typer.Option(help="of a store's rows, such as abstract; default: the first"),
     ] = None,
     pooling: shared.PoolingOption = None,
+    precision: shared.PrecisionOption = "fp32",
     strip_stop: shared.StripStop = False,
     max_bad_share: shared.MaxBadShare = 0.1,
     max_points: Annotated[
@@ -70,20 +71,21 @@ def explore(
     from raybio.methods.sppt.proteins.formats.id_rule import IdRule, choose_form
     from raybio.runtime.explore.explore import explore as write_map
 
-    write_map(
-        source,
-        out,
-        store=store,
-        inputs=input_file,
-        labels=label_file,
-        field=field,
-        pooling=pooling,
-        strip_stop=strip_stop,
-        max_bad_share=max_bad_share,
-        max_points=max_points,
-        # A stop is no part of what is shown, whether it was stripped or not.
-        read_fasta=partial(read_fasta, strip_stop=True),
-        choose_form=lambda ids, proteins: choose_form(ids, proteins, IdRule()).rule,
-        say=print,
-    )
+    with shared.encoders_in(precision):
+        write_map(
+            source,
+            out,
+            store=store,
+            inputs=input_file,
+            labels=label_file,
+            field=field,
+            pooling=pooling,
+            strip_stop=strip_stop,
+            max_bad_share=max_bad_share,
+            max_points=max_points,
+            # A stop is no part of what is shown, whether it was stripped or not.
+            read_fasta=partial(read_fasta, strip_stop=True),
+            choose_form=lambda ids, proteins: choose_form(ids, proteins, IdRule()).rule,
+            say=print,
+        )
     print(f"{out}: open it in a browser")

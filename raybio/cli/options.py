@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,7 @@ from raybio.core.location import Location, is_uri, location
 from raybio.core.search_space import quoted
 from raybio.encoders.config import Pooling
 from raybio.runtime.model_paths import model_address
-from raybio.training.settings import Device
+from raybio.training.settings import Device, EmbeddingPrecision
 
 if TYPE_CHECKING:
     LocationType = Location
@@ -59,6 +60,28 @@ def _number(text: str, wanted: str, is_wanted: Callable[[float], bool]) -> float
 PoolingOption = Annotated[
     Pooling | None, typer.Option(help="pooling of models whose folder does not state it")
 ]
+
+
+PRECISION = "of the encoders: fp32; bf16, or tf32 on GPUs, where the machine has it"
+
+
+PrecisionOption = Annotated[EmbeddingPrecision, typer.Option(help=PRECISION)]
+
+
+def encoders_in(precision: EmbeddingPrecision) -> AbstractContextManager[None]:
+    """Return the block in which this process embeds as ``--precision`` says.
+
+    Raises:
+        ConfigError: for a precision that this machine lacks.
+    """
+    # Imported here: torch takes seconds to import.
+    from raybio.training.precision import (
+        default_device,
+        embedding_precision,
+        resolve_precision,
+    )
+
+    return embedding_precision(resolve_precision(precision, default_device()))
 
 
 def writable_file(path: Path | None) -> Path | None:

@@ -5,7 +5,14 @@ from typing import Annotated
 
 import typer
 
-from raybio.cli.options import MaxBadShare, StripStop, model_argument, sources_option
+from raybio.cli.options import (
+    MaxBadShare,
+    PrecisionOption,
+    StripStop,
+    encoders_in,
+    model_argument,
+    sources_option,
+)
 from raybio.cli.stores import matching
 from raybio.core.files import check_writable_file
 from raybio.runtime.heads import output_suffix, require_head
@@ -47,6 +54,7 @@ def predict(
     ],
     max_bad_share: MaxBadShare = 0.1,
     strip_stop: StripStop = False,
+    precision: PrecisionOption = "fp32",
 ) -> None:
     """The command line; ``--help`` is ``HELP``."""
     check_writable_file(out)
@@ -60,12 +68,13 @@ def predict(
     from raybio.runtime.predict import predict_file, read_predictor
 
     predictor = read_predictor(folder)
-    summary = predict_file(
-        predictor,
-        files,
-        out,
-        max_bad_share=max_bad_share,
-        strip_stop=strip_stop,
-        say=print,
-    )
+    with encoders_in(precision):
+        summary = predict_file(
+            predictor,
+            files,
+            out,
+            max_bad_share=max_bad_share,
+            strip_stop=strip_stop,
+            say=print,
+        )
     print(f"{out}: {summary.num_rows:,} {summary.row_noun} for {summary.num_inputs:,} inputs")

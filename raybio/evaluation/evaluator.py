@@ -117,6 +117,7 @@ class Evaluator(ABC):
     def remarks(self) -> Sequence[str]:
         """Return what the evaluation leaves out, such as rows that are not sampled.
 
+        Also the sample on which the step of the weights was chosen (``chosen_on``), if it is one.
         Tables show each below, with a full stop.
         """
         return ()
@@ -263,6 +264,18 @@ def bootstrap_seed(run_seed: int) -> int:
     the draw.
     """
     return derive_seed(run_seed, "bootstrap")
+
+
+def chosen_on(num_units: int, num_all: int, noun: str, setting: str) -> str:
+    """Return the remark on the sample by which ``schedule.best_metric`` chose the step.
+
+    Args:
+        num_units: units of each evaluation during training.
+        num_all: units of which they are a sample.
+        noun: what they are, such as "validation articles".
+        setting: path of the setting that decides their number.
+    """
+    return f"the step of the weights was chosen on {num_units:,} of {num_all:,} {noun} ({setting})"
 
 
 def exact_scores(value_by_measure: Mapping[str, float]) -> dict[str, dict[str, float]]:

@@ -177,7 +177,11 @@ class LinksTask(BenchmarkTask):
         """Return the evaluation, and append rows (S,) and embeddings (S, D) of the nodes."""
         assert isinstance(model, BenchmarkModel)
         options = LinkEvaluationOptions(
-            nodes=self.nodes, metric=self.metric, rivals=with_rivals, as_in_its_run=False
+            nodes=self.nodes,
+            metric=self.metric,
+            precision=model.precision,
+            rivals=with_rivals,
+            as_in_its_run=False,
         )
         # Stores that hold out other links of the same rows share embeddings.
         rows_sha256 = open_graph(self._path).manifest["files"][ROWS]["sha256"]

@@ -12,6 +12,8 @@ import typer
 
 from raybio.cli.options import (
     LocationType,
+    PrecisionOption,
+    encoders_in,
     location_option,
     model_option,
     sources_option,
@@ -64,6 +66,7 @@ def zero_shot(
             min=3, help="maximum tokens of a text; default: what the model's folder states"
         ),
     ] = None,
+    precision: PrecisionOption = "fp32",
 ) -> None:
     """Rank documents by cosine similarity; compare with TF-IDF, BM25, chance and the paper.
 
@@ -77,16 +80,18 @@ def zero_shot(
     from raybio.methods.biostransformers.zero_shot.evaluate import evaluate_zero_shot
     from raybio.methods.biostransformers.zero_shot.report import report_data, report_markdown
 
-    results = evaluate_zero_shot(
-        folders,
-        names,
-        data_folder,
-        seed=seed,
-        max_length=max_length,
-        hoc_pmids=pmids,
-        report=lambda task: print(f"evaluating {task}"),
-    )
+    with encoders_in(precision):
+        results = evaluate_zero_shot(
+            folders,
+            names,
+            data_folder,
+            seed=seed,
+            max_length=max_length,
+            hoc_pmids=pmids,
+            report=lambda task: print(f"evaluating {task}"),
+        )
     settings = {"models": model, "data": str(data), "seed": seed, "max_length": max_length}
+    settings["precision"] = precision
     if hoc_pmids is not None:
         settings["hoc_pmids"] = str(hoc_pmids)
     out.mkdir(parents=True, exist_ok=True)

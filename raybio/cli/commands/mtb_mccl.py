@@ -11,6 +11,8 @@ import typer
 from raybio.cli.options import (
     LocationType,
     MaxBadShare,
+    PrecisionOption,
+    encoders_in,
     fraction,
     location_option,
     model_option,
@@ -55,6 +57,7 @@ def relations(
     split: Annotated[
         Literal["dev", "test"], typer.Option(help="the model's neighbors are training pairs")
     ] = "test",
+    precision: PrecisionOption = "fp32",
     out: ScoresFile = None,
 ) -> None:
     """Extract relations between entities: F1 with intervals, by relation, and confusions.
@@ -66,7 +69,8 @@ def relations(
     from raybio.methods.mtb_mccl.mccl.evaluate_export import evaluate_relations
     from raybio.methods.mtb_mccl.mccl.report import report_data, report_markdown
 
-    evaluation = evaluate_relations(folder, store, split, say=print)
+    with encoders_in(precision):
+        evaluation = evaluate_relations(folder, store, split, say=print)
     data = report_data(
         evaluation.relations,
         evaluation.scores,
@@ -76,6 +80,7 @@ def relations(
         chance_of=evaluation.chance_of,
         truncation=evaluation.truncation,
     )
+    data["precision"] = precision
     print(report_markdown(data, f"{model} on the {split} documents of {store}"))
     write_scores(out, data)
 
@@ -95,6 +100,7 @@ def relation_probe(
         ),
     ] = 1.0,
     seed: Annotated[int, typer.Option(min=0, help="seed of the labels that are kept")] = 0,
+    precision: PrecisionOption = "fp32",
     out: ScoresFile = None,
 ) -> None:
     """Fit softmax, nearest centroid and classwise kNN on frozen pairs.
@@ -116,11 +122,14 @@ def relation_probe(
     cuts = truncation_remarks(folder, documents)
     for cut in cuts:
         print(cut)
-    probe = FrozenProbe(folder, documents, label_fraction=label_fraction, seed=seed, say=print)
+    with encoders_in(precision):
+        probe = FrozenProbe(folder, documents, label_fraction=label_fraction, seed=seed, say=print)
+        results = probe.results()
     settings = {"model": model, "store": str(store), "label_fraction": label_fraction, "seed": seed}
+    settings["precision"] = precision
     if cuts:
         settings["cut"] = "; ".join(cuts)
-    data = probe_data(probe.results(), settings)
+    data = probe_data(results, settings)
     print(probe_markdown(data))
     write_scores(out, data)
 
@@ -139,6 +148,7 @@ def relation_map(
     seed: Annotated[
         int, typer.Option(min=0, help="seed of t-SNE and of the sampled pairs without a relation")
     ] = 0,
+    precision: PrecisionOption = "fp32",
 ) -> None:
     """Draw t-SNE maps of pairs: the four most frequent relations; pairs without any in grey.
 
@@ -153,7 +163,8 @@ def relation_map(
     from raybio.methods.mtb_mccl.mccl.relation_map import relation_maps, select_map_pairs
 
     shown = select_map_pairs(documents, split, seed)
-    position_by_name = relation_maps(models, documents, shown, seed=seed, say=print)
+    with encoders_in(precision):
+        position_by_name = relation_maps(models, documents, shown, seed=seed, say=print)
     names = (*shown.relations, "NA")
     rows = []
     for row, head, tail, group in zip(

@@ -9,6 +9,8 @@ import typer
 from raybio.cli.options import (
     LocationType,
     MaxBadShare,
+    PrecisionOption,
+    encoders_in,
     fraction,
     location_option,
     model_option,
@@ -44,6 +46,7 @@ def entities_relations(
     ],
     entities: Annotated[str, model_option("run with a tag head (clner, joint), or its export/")],
     store: Annotated[LocationType, location_option("prepared sentences")],
+    precision: PrecisionOption = "fp32",
     out: ScoresFile = None,
 ) -> None:
     """Find entities and relations in the test sentences of the models' fold: NER and RE scores.
@@ -63,11 +66,12 @@ def entities_relations(
     from raybio.methods.relation_graphs.store import WordStore
     from raybio.store.store import open_store
 
-    scores = evaluate_exports(relation_folder, entity_folder, store, say=print)
-    chance = chance_of_fold(relation_folder, open_store(store, WordStore))
-    print("evaluating the encoder before training, and rivals")
-    initial = evaluate_exports(relation_folder, entity_folder, store, is_untrained=True)
-    untrained = {**rivals_of_fold(relation_folder, store), "initial": initial}
+    with encoders_in(precision):
+        scores = evaluate_exports(relation_folder, entity_folder, store, say=print)
+        chance = chance_of_fold(relation_folder, open_store(store, WordStore))
+        print("evaluating the encoder before training, and rivals")
+        initial = evaluate_exports(relation_folder, entity_folder, store, is_untrained=True)
+        untrained = {**rivals_of_fold(relation_folder, store), "initial": initial}
     rivals = {name: row.intervals() for name, row in untrained.items()}
     intervals = scores.intervals()
     knn = scores.settings
@@ -78,6 +82,7 @@ def entities_relations(
     title = f"relations by {relations}, entities by {entities}, {store}"
     print(report_markdown(intervals, chance, rivals, described, title))
     settings = {"relations": relations, "entities": entities, "store": str(store)}
+    settings["precision"] = precision
     write_scores(out, report_data(intervals, chance, rivals, knn._asdict(), settings))
 
 
@@ -95,6 +100,7 @@ def sentence_graphs(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="seed of the intervals")] = 0,
+    precision: PrecisionOption = "fp32",
 ) -> None:
     """Fraction of sentences (clgs) or related pairs (cldr) whose true graph is nearest: Table 2.
 
@@ -112,7 +118,8 @@ def sentence_graphs(
 
     rows = []
     for name, folder in zip(model, folders, strict=True):
-        accuracy_S = graph_accuracy_of_sentences(folder, store, num_negatives=negatives)
+        with encoders_in(precision):
+            accuracy_S = graph_accuracy_of_sentences(folder, store, num_negatives=negatives)
         if not len(accuracy_S):
             raise ConfigError(
                 f"{store}: no test sentence of the fold of {name} has true and false graphs; want "
@@ -142,6 +149,7 @@ def word_maps(
         model_option("run with a tag head (clner, joint) of the same fold, or its export/"),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="seed of t-SNE and of the sampled points")] = 0,
+    precision: PrecisionOption = "fp32",
 ) -> None:
     """Draw t-SNE maps of the fold's test sentences: pairs and words by each head.
 
@@ -167,7 +175,9 @@ def word_maps(
     from raybio.methods.relation_graphs.evaluation.plots import plot_word_maps, write_word_maps
     from raybio.methods.relation_graphs.evaluation.word_map import word_maps as lay_out
 
-    panels = lay_out(folders["--relations"], folders["--entities"], sentences, seed=seed, say=print)
+    by_head = (folders["--relations"], folders["--entities"])
+    with encoders_in(precision):
+        panels = lay_out(*by_head, sentences, seed=seed, say=print)
     figure = plot_word_maps(panels, out / "word_maps.png")
     print(f"map: {figure}, {write_word_maps(panels, sentences, out / 'word_maps.csv')}")
 

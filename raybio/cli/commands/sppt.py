@@ -7,6 +7,8 @@ import typer
 
 from raybio.cli.options import (
     LocationType,
+    PrecisionOption,
+    encoders_in,
     location_option,
     model_option,
     sources_option,
@@ -49,6 +51,7 @@ def link_samples(
         int, typer.Option(min=1, help="nodes drawn for a sample; their neighbors are added")
     ] = 200,
     seed: Annotated[int, typer.Option(min=0, help="seed of test graphs and samples")] = 0,
+    precision: PrecisionOption = "fp32",
     out: ScoresFile = None,
 ) -> None:
     """Link retrieval of text encoders on samples of test graphs: the SPPT paper's Table 7.
@@ -81,7 +84,9 @@ def link_samples(
     }
     rows = []
     scores = {}
-    evaluated = evaluate_link_samples(folders, store, report=print, **settings)
+    with encoders_in(precision):
+        evaluated = evaluate_link_samples(folders, store, report=print, **settings)
+    settings["precision"] = precision
     for folder, score_by_measure in evaluated.items():
         # Baselines have a name and no folder.
         name = name_by_folder.get(folder, folder)

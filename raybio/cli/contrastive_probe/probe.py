@@ -12,6 +12,8 @@ from raybio.cli.contrastive_probe.options import (
 )
 from raybio.cli.options import (
     LocationType,
+    PrecisionOption,
+    encoders_in,
     location_option,
     model_option,
 )
@@ -56,6 +58,7 @@ def probe(
     seed: Annotated[
         int, typer.Option(min=0, help="seed of intervals, tests, shown queries and --sheet")
     ] = 0,
+    precision: PrecisionOption = "fp32",
 ) -> None:
     """Rank a benchmark's names for its queries by embeddings; report the accuracies.
 
@@ -67,20 +70,21 @@ def probe(
     folders = [local_copy(each, "--benchmark") for each in benchmark]
     from raybio.methods.contrastive_probe.run_probe import write_probe_report
 
-    write_probe_report(
-        models,
-        folders,
-        out,
-        config,
-        subsets=get_args(Subset) if subset == "both" else (subset,),
-        layers=depths,
-        pooling=pooling,
-        prompts=prompts,
-        queries_per_relation=queries_per_relation,
-        num_sheet_queries=sheet,
-        seed=seed,
-        log=print,
-    )
+    with encoders_in(precision):
+        write_probe_report(
+            models,
+            folders,
+            out,
+            config,
+            subsets=get_args(Subset) if subset == "both" else (subset,),
+            layers=depths,
+            pooling=pooling,
+            prompts=prompts,
+            queries_per_relation=queries_per_relation,
+            num_sheet_queries=sheet,
+            seed=seed,
+            log=print,
+        )
 
 
 def sheet(

@@ -14,7 +14,7 @@ from raybio.core.final_report import Stage
 from raybio.core.interfaces import Collective, Encoder
 from raybio.encoders.text import initial_encoder
 from raybio.encoders.tokenization import Tokenize, read_texts
-from raybio.evaluation.evaluator import Evaluator, ModelScores, bootstrap_seed
+from raybio.evaluation.evaluator import Evaluator, ModelScores, bootstrap_seed, chosen_on
 from raybio.methods.biostransformers.config import Config
 from raybio.methods.biostransformers.rivals import (
     MAX_TRAINING_TEXTS,
@@ -135,12 +135,20 @@ class TermRetrievalEvaluator(Evaluator):
         }
 
     def remarks(self) -> Sequence[str]:
-        """Return how many articles were evaluated, if not all."""
+        """Return how many articles were evaluated, if not all, and on which a step was chosen."""
+        evaluation = self.config.evaluation
         num_articles = len(_validation_rows(self.config, self.store))
-        num_evaluated = len(self._final_queries.row_Q)
-        if not 0 < self.config.evaluation.num_articles_at_the_end < num_articles:
-            return ()
-        return [f"{num_evaluated:,} of {num_articles:,} validation articles were evaluated"]
+        remarks = []
+        if 0 < evaluation.num_articles_at_the_end < num_articles:
+            num_evaluated = len(self._final_queries.row_Q)
+            remarks.append(
+                f"{num_evaluated:,} of {num_articles:,} validation articles were evaluated"
+            )
+        if self.config.schedule.best_metric and 0 < evaluation.num_articles < num_articles:
+            num_sampled = len(self._sampled_queries.row_Q)
+            setting = "evaluation.num_articles"
+            remarks.append(chosen_on(num_sampled, num_articles, "validation articles", setting))
+        return remarks
 
     @cached_property
     def _final_queries(self) -> TermQueries:

@@ -1,6 +1,6 @@
 """Evaluation of a run: the probe on the store's benchmarks, and measures without gold answers."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -10,7 +10,7 @@ import numpy as np
 from raybio.core.final_report import Stage, UnitScores
 from raybio.core.interfaces import Collective, Encoder
 from raybio.encoders.text import TextEncoder, initial_encoder
-from raybio.evaluation.evaluator import Evaluator, ModelScores, bootstrap_seed
+from raybio.evaluation.evaluator import Evaluator, ModelScores, bootstrap_seed, chosen_on
 from raybio.evaluation.unit_scores import sample_units
 from raybio.methods.contrastive_probe.accuracy import (
     CUTOFFS,
@@ -32,6 +32,8 @@ from raybio.ops.retrieval import retrieve, vector_scores
 
 _MEASURES: tuple[tuple[str, Mean], ...] = (("", "macro"), ("micro_", "micro"))
 """Prefix of a measure's name, and its mean."""
+
+_AGREEMENT = f"agreement_at_{NUM_PREDICTED}"
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,25 @@ class ProbeEvaluator(Evaluator):
             spread=spread_metrics(embed.known_UD),
         )
 
+    def remarks(self) -> Sequence[str]:
+        """Return on how many queries the step of the weights was chosen, if not on all."""
+        metric = self.config.schedule.best_metric or ""
+        evaluation = self.config.evaluation
+        setting = "evaluation.queries_per_relation"
+        name = "hard" if metric.startswith("val/hard_") else evaluation.query_sets[0]
+        if metric.startswith(f"val/{_AGREEMENT}"):
+            setting = "evaluation.agreement_queries_per_relation"
+            sampled = self._agreement_benchmark
+        elif "acc_at_" in metric:
+            sampled = self._sampled_benchmarks[evaluation.query_sets.index(name)]
+        else:
+            return ()
+        num_queries = len(sampled.relation_Q)
+        num_all = len(self.store.benchmarks[name].relation_Q)
+        if num_queries == num_all:
+            return ()
+        return [chosen_on(num_queries, num_all, f"{name} queries", setting)]
+
     def _scores_of(self, outcomes: Mapping[str, ProbeOutcome], seed: int) -> ModelScores:
         """Return the scores of the outcome on each query set."""
         rng = np.random.default_rng(seed)
@@ -131,10 +152,9 @@ class ProbeEvaluator(Evaluator):
 
         Relations whose two prompts are equal are skipped.
         """
-        queries_per_relation = self.config.evaluation.agreement_queries_per_relation
-        if queries_per_relation == 0:
+        if self.config.evaluation.agreement_queries_per_relation == 0:
             return {}
-        benchmark = self._sampled_benchmarks[0].sample(queries_per_relation, seed=0)
+        benchmark = self._agreement_benchmark
         agreement_R = evaluate_agreement(
             embed,
             benchmark,
@@ -148,7 +168,7 @@ class ProbeEvaluator(Evaluator):
         }
         if not agreement_by_relation:
             return {}
-        name = f"val/agreement_at_{NUM_PREDICTED}"
+        name = f"val/{_AGREEMENT}"
         metrics = {name: float(np.mean(list(agreement_by_relation.values())))}
         for relation, agreement in agreement_by_relation.items():
             metrics[f"{name}/{relation}"] = agreement
@@ -176,6 +196,12 @@ class ProbeEvaluator(Evaluator):
         if config.queries_per_relation is None:
             return benchmarks
         return [benchmark.sample(config.queries_per_relation, seed=0) for benchmark in benchmarks]
+
+    @cached_property
+    def _agreement_benchmark(self) -> ProbeBenchmark:
+        """The queries during training that are also probed with the default prompt."""
+        num_queries = self.config.evaluation.agreement_queries_per_relation
+        return self._sampled_benchmarks[0].sample(num_queries, seed=0)
 
     def _probe(self, benchmark: ProbeBenchmark, embed: TextEmbedder) -> ProbeOutcome:
         config = self.config.evaluation

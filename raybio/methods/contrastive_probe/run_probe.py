@@ -27,6 +27,7 @@ from raybio.methods.contrastive_probe.report import QuerySetResults
 from raybio.methods.contrastive_probe.report_files import write_report
 from raybio.methods.contrastive_probe.rivals import predict_by_rivals
 from raybio.methods.contrastive_probe.text_embedder import default_pooling
+from raybio.training.precision import current_embedding_precision
 
 _Sources = dict[str, tuple[Path, Subset]]
 """Name of a query set -> its folder and subset."""
@@ -50,7 +51,7 @@ def write_probe_report(
     """Probe models on benchmarks; write the report and the sheets for experts.
 
     With several layers of MedLAMA, a second wording of the queries gives the agreement by which a
-    layer is selected without gold.
+    layer is selected without gold. Models embed in the surrounding ``embedding_precision``.
 
     Args:
         models: folders or hub ids.
@@ -105,6 +106,7 @@ def write_probe_report(
         **config.to_mapping(),
         "pooling": ", ".join(pooling or default_pooling(model) for model in models),
         "prompts": prompts,
+        "precision": current_embedding_precision().name,
         "seed": seed,
     }
     if unprompted:

@@ -1,6 +1,6 @@
 """Evaluation of a run: entities and relations of held-out sentences."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from raybio.evaluation.evaluator import (
     TRAINING_SETTINGS,
     Evaluator,
     ModelScores,
+    chosen_on,
     exact_scores,
 )
 from raybio.methods.relation_graphs.annotations.folds import FoldRows
@@ -126,6 +127,19 @@ class EntityRelationEvaluator(Evaluator):
             spread=validation.spread,
             details={**scores.details, "graphs": validation.metrics()},
         )
+
+    def remarks(self) -> Sequence[str]:
+        """Return on how many sentences the step of the weights was chosen, if not all of dev."""
+        metric = self.config.schedule.best_metric or ""
+        num_sentences = self.config.evaluation.num_sentences_in_training
+        num_dev = len(self.fold.dev)
+        # The loss and the accuracy of graphs are of all of them.
+        if metric.removeprefix("val/") not in LOGGED_SCORES or num_sentences is None:
+            return ()
+        if num_sentences >= num_dev:
+            return ()
+        setting = "evaluation.num_sentences_in_training"
+        return [chosen_on(num_sentences, num_dev, "validation sentences", setting)]
 
     def _scores_of(self, results: Mapping[str, SentenceScores]) -> ModelScores:
         on_test = results["test"]

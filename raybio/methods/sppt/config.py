@@ -76,8 +76,8 @@ class LinkEvaluationConfig(BaseConfig):
     num_nodes_per_group: int = Field(
         50,
         ge=0,
-        description="nodes drawn from each group for evaluations during training; all their "
-        "neighbors are added; 0: whole groups",
+        description="nodes drawn from each group for evaluations during training; their neighbors "
+        "are added; 0: whole groups",
     )
     num_nodes_per_group_at_the_end: int = Field(
         0,
@@ -93,6 +93,15 @@ class LinkEvaluationConfig(BaseConfig):
     )
     num_groups_at_the_end: int = Field(
         0, ge=0, description="the same for the final table; 0: all groups"
+    )
+    max_neighbors: int = Field(
+        100_000,
+        ge=0,
+        description="most neighbors that are added to all drawn nodes for evaluations during "
+        "training; nodes with most links lose neighbors first; 0: all are added",
+    )
+    max_neighbors_at_the_end: int = Field(
+        0, ge=0, description="the same for the final table; 0: all are added"
     )
     metric: Distance = Field("euclidean", description="distance by which candidates are ranked")
     block_rows: int = Field(

@@ -54,6 +54,7 @@ class LinkQueries:
         training: links among them that the model was trained on.
         heldout: links among them that were kept out of training.
         parts: parts of the held-out links, by name.
+        num_left_out: neighbors of the drawn nodes that ``max_neighbors`` left out.
     """
 
     node_S: np.ndarray
@@ -61,6 +62,7 @@ class LinkQueries:
     training: Graph
     heldout: Graph
     parts: Mapping[str, Graph] = field(default_factory=dict)
+    num_left_out: int = 0
 
     @cached_property
     def splits(self) -> dict[str, LinkSplit]:
@@ -94,18 +96,26 @@ def draw_link_queries(
     num_nodes_per_group: int,
     parts: Mapping[str, np.ndarray] | None = None,
     num_groups: int = 0,
+    max_neighbors: int = 0,
 ) -> LinkQueries:
     """Choose the nodes of an evaluation; all runs over a store get the same.
+
+    A node that ``max_neighbors`` leaves out is neither an anchor nor a candidate: links to it are
+    scored for nobody. Nodes with most links lose neighbors first, in a uniform draw over training
+    and held-out links alike, so they are ranked by a sample of their links; nodes with few links
+    keep all of theirs. No drawn node is left out for having many links.
 
     Args:
         graph: the training graph.
         heldout_E2: held-out links.
-        num_nodes_per_group: nodes drawn from each group. All their neighbors, along training and
+        num_nodes_per_group: nodes drawn from each group. Their neighbors, along training and
             held-out links, are added (as in the authors' code); the links among all of these are
             queried. 0: every node.
         parts: held-out links that are also scored by themselves, by name.
         num_groups: groups drawn of those with training links, the nodes of all others are left out;
             0: all groups.
+        max_neighbors: most nodes that are added as neighbors; 0: all. The nodes are at most
+            this number and the drawn ones.
     """
     graph_by_part = {
         name: Graph.from_edges(np.asarray(link_E2), graph.num_nodes, graph.group_N)
@@ -116,22 +126,58 @@ def draw_link_queries(
     if num_nodes_per_group == 0 and is_drawn_N.all():
         node_N = np.arange(graph.num_nodes)
         return LinkQueries(node_N, np.asarray(graph.group_N), graph, heldout, graph_by_part)
-    random_N = np.random.default_rng(QUERY_SEED).random(graph.num_nodes)
+    rng = np.random.default_rng(QUERY_SEED)
+    random_N = rng.random(graph.num_nodes)
     node_by_group = np.lexsort([random_N, graph.group_N])
     group_sizes = np.bincount(graph.group_N)
     group_starts = np.cumsum(group_sizes) - group_sizes
     rank_in_group = np.arange(graph.num_nodes) - np.repeat(group_starts, group_sizes)
     num_drawn = num_nodes_per_group or graph.num_nodes
     drawn = node_by_group[(rank_in_group < num_drawn) & is_drawn_N[node_by_group]]
-    node_S = np.unique(
-        np.concatenate([drawn, neighbors_of(graph, drawn), neighbors_of(heldout, drawn)])
-    )
+    neighbors, num_left_out = _neighbors(graph, heldout, drawn, max_neighbors, rng)
+    node_S = np.sort(np.concatenate([drawn, neighbors]))
     group_S = np.asarray(graph.group_N)[node_S]
     training = induced_subgraph(graph, node_S, group_S)
     inside = {name: induced_subgraph(part, node_S, group_S) for name, part in graph_by_part.items()}
-    return LinkQueries(
-        node_S, group_S, training, induced_subgraph(heldout, node_S, group_S), inside
-    )
+    inside_heldout = induced_subgraph(heldout, node_S, group_S)
+    return LinkQueries(node_S, group_S, training, inside_heldout, inside, num_left_out)
+
+
+def _neighbors(
+    graph: Graph,
+    heldout: Graph,
+    drawn: np.ndarray,
+    max_neighbors: int,
+    rng: np.random.Generator,
+) -> tuple[np.ndarray, int]:
+    """Return neighbors that are not drawn themselves, and how many are left out.
+
+    Each node in turn adds one neighbor, drawn without replacement, until there are enough.
+
+    Args:
+        graph: the training graph.
+        heldout: held-out links, which are followed too.
+        drawn: the nodes whose neighbors are added.
+        max_neighbors: most neighbors; 0: all.
+        rng: draws them.
+    """
+    sides = (graph, heldout)
+    neighbor_E = np.concatenate([neighbors_of(side, drawn) for side in sides])
+    is_new_E = ~np.isin(neighbor_E, drawn)
+    neighbors, number_E = np.unique(neighbor_E[is_new_E], return_inverse=True)
+    if max_neighbors == 0 or len(neighbors) <= max_neighbors:
+        return neighbors, 0
+    owners = [np.repeat(np.arange(len(drawn)), side.degree_N[drawn]) for side in sides]
+    owner_E = np.concatenate(owners)[is_new_E]
+    random_E = rng.random(len(owner_E))
+    by_owner = np.lexsort([random_E, owner_E])
+    size_D = np.bincount(owner_E, minlength=len(drawn))
+    turn_E = np.empty(len(owner_E), np.int64)
+    turn_E[by_owner] = np.arange(len(owner_E)) - np.repeat(np.cumsum(size_D) - size_D, size_D)
+    in_turn_E = number_E[np.lexsort([random_E, turn_E])]
+    kept, first = np.unique(in_turn_E, return_index=True)
+    chosen = kept[np.argsort(first)[:max_neighbors]]
+    return neighbors[chosen], len(neighbors) - max_neighbors
 
 
 def _drawn_groups(graph: Graph, num_groups: int) -> np.ndarray:

@@ -16,7 +16,13 @@ from raybio.core.final_report import LabeledMap, SplitScores, Stage
 from raybio.core.interfaces import Collective, Encoder, Evaluate, Export, FinalEvaluate, System
 from raybio.core.randomness import derive_seed
 from raybio.encoders.config import SCRATCH
-from raybio.evaluation.evaluator import Evaluator, ModelScores, bootstrap_seed, device_of
+from raybio.evaluation.evaluator import (
+    Evaluator,
+    ModelScores,
+    bootstrap_seed,
+    chosen_on,
+    device_of,
+)
 from raybio.evaluation.projection import map_sample
 from raybio.methods.sppt.batches import LinkBatch
 from raybio.methods.sppt.collate import LinkCollate, ReadRows, unmasked
@@ -281,7 +287,7 @@ class LinkEvaluator(Evaluator):
         return {"evaluated_nodes": len(self._queries.node_S)}
 
     def remarks(self) -> Sequence[str]:
-        """Return which nodes were evaluated, if not all, and what rivals do not know."""
+        """Return the samples of nodes that scores and steps depend on, and limits of rivals."""
         num_nodes = self.linked.graph.num_nodes
         num_evaluated = len(self._queries.node_S)
         remarks = []
@@ -295,8 +301,18 @@ class LinkEvaluator(Evaluator):
                 f"{num_evaluated:,} of {num_nodes:,} nodes were evaluated: "
                 + (f"{drawn:,} drawn nodes" if drawn else "all nodes")
                 + (" of each group" if is_every_group else f" of each of {groups:,} drawn groups")
-                + " and their neighbors"
+                + f" and {self._neighbors_kept()}"
             )
+        if self.config.schedule.best_metric is not None:
+            queries = self._sampled_queries
+            if len(queries.node_S) < num_nodes:
+                links = [
+                    f"{split.links.num_edges:,} {name} links"
+                    for name, split in queries.splits.items()
+                ]
+                noun = f"nodes, with {' and '.join(links)}"
+                setting = "evaluation.num_nodes_per_group"
+                remarks.append(chosen_on(len(queries.node_S), num_nodes, noun, setting))
         if self.evaluation.gnn and num_nodes > MAX_NODES:
             remarks.append(
                 f"no row of a graph network: {num_nodes:,} nodes are more than {MAX_NODES:,}"
@@ -304,6 +320,17 @@ class LinkEvaluator(Evaluator):
         if self.evaluation.rivals:
             remarks += limits(self._queries, self.linked.graph, composition=self.composition)
         return remarks
+
+    def _neighbors_kept(self) -> str:
+        num_left_out = self._queries.num_left_out
+        if num_left_out == 0:
+            return "their neighbors"
+        num_kept = self.evaluation.max_neighbors_at_the_end
+        return (
+            f"{num_kept:,} of their {num_kept + num_left_out:,} neighbors "
+            "(evaluation.max_neighbors_at_the_end), so that drawn nodes with most links are scored "
+            "on a random part of them"
+        )
 
     def _score_vectors(
         self, vector_SD: Tensor, collective: Collective, rng: np.random.Generator
@@ -352,6 +379,7 @@ class LinkEvaluator(Evaluator):
             num_nodes,
             parts=self.heldout_parts,
             num_groups=self.evaluation.num_groups_at_the_end,
+            max_neighbors=self.evaluation.max_neighbors_at_the_end,
         )
 
     @cached_property
@@ -366,4 +394,5 @@ class LinkEvaluator(Evaluator):
             self.linked.heldout,
             self.evaluation.num_nodes_per_group,
             num_groups=self.evaluation.num_groups,
+            max_neighbors=self.evaluation.max_neighbors,
         )

@@ -40,6 +40,7 @@ from raybio.store.quarantine import Quarantine
 from raybio.store.remote_model import fetch_bucket_model
 from raybio.store.remote_sources import fetch_input_file
 from raybio.store.store import Store
+from raybio.training.precision import current_embedding_precision
 
 MAX_TEXT = 300
 """Characters of a protein or text on the page."""
@@ -65,6 +66,8 @@ def explore(
     say: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Write a page with a map of embeddings.
+
+    A model embeds in the surrounding ``embedding_precision``.
 
     Args:
         source: a Parquet file of ``raybio embed``, or its folder of them; or a run or model, which
@@ -110,8 +113,10 @@ def explore(
         raise ConfigError(f"--field {field}: is for a store; give --store, or leave it out")
     id_N = None
     if has_embeddings:
-        if pooling is not None or strip_stop:
-            raise ConfigError(f"{source}: holds embeddings; leave out --pooling and --strip-stop")
+        if pooling is not None or strip_stop or current_embedding_precision().name != "fp32":
+            raise ConfigError(
+                f"{source}: holds embeddings; leave out --pooling, --precision and --strip-stop"
+            )
         keys = keys_of_file(folder)
         if opened is not None:
             # Refuses other ids before neighbors are searched.

@@ -60,12 +60,31 @@ def test_the_final_evaluation_can_draw_articles_and_says_so(
     tiny_articles: ArticleStore,
 ) -> None:
     whole = build(tiny_config(NAME), tiny_articles.path).final_evaluate.__self__
-    assert whole.remarks() == ()
+    assert whole.remarks() == []
     num_articles = whole.details()["num_query_articles"]
     settings = {"evaluation.num_articles_at_the_end": 3}
     sampled = build(tiny_config(NAME, **settings), tiny_articles.path).final_evaluate.__self__
     assert sampled.details()["num_query_articles"] == 3 < num_articles
     assert sampled.remarks() == [f"3 of {num_articles} validation articles were evaluated"]
+
+
+def test_the_sample_that_chose_the_step_of_the_weights_is_named(
+    tiny_articles: ArticleStore,
+) -> None:
+    settings = {
+        "schedule.evaluate_every_steps": 2,
+        "schedule.keep_best": "val/text_to_term_mrr",
+        "evaluation.num_articles": 3,
+    }
+    chosen = build(tiny_config(NAME, **settings), tiny_articles.path).final_evaluate.__self__
+    num_articles = chosen.details()["num_query_articles"]
+    assert chosen.remarks() == [
+        f"the step of the weights was chosen on 3 of {num_articles} validation articles "
+        "(evaluation.num_articles)"
+    ]
+    unchosen = settings | {"schedule.keep_best": None}
+    last = build(tiny_config(NAME, **unchosen), tiny_articles.path).final_evaluate.__self__
+    assert last.remarks() == []
 
 
 @pytest.mark.parametrize(

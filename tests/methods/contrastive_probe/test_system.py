@@ -65,6 +65,42 @@ def test_a_sample_of_the_queries_is_the_same_in_every_evaluation(
     assert (first["val/acc_at_10"] * 4 * 3) == pytest.approx(round(first["val/acc_at_10"] * 4 * 3))
 
 
+@pytest.mark.parametrize(
+    ("metric", "sample", "setting"),
+    [
+        ("val/acc_at_10", "12 of {all} full queries", "queries_per_relation"),
+        ("val/acc_at_10/may_treat", "12 of {all} full queries", "queries_per_relation"),
+        ("val/agreement_at_10", "8 of {all} full queries", "agreement_queries_per_relation"),
+        ("val/held_out_mrr", None, None),
+        (None, None, None),
+    ],
+)
+def test_the_queries_that_chose_the_step_of_the_weights_are_counted(
+    metric: str | None, sample: str | None, setting: str | None, tiny_sentences: ClozeStore
+) -> None:
+    settings = {
+        "schedule.evaluate_every_steps": 2,
+        "schedule.early_stopping_metric": metric,
+        "plan.num_held_out_sentences": 25,
+        "evaluation.queries_per_relation": 3,
+        "evaluation.agreement_queries_per_relation": 2,
+    }
+    system = build(tiny_config(NAME, **settings), tiny_sentences.path)
+    evaluator = system.final_evaluate.__self__
+    if sample is None:
+        assert evaluator.remarks() == ()
+        return
+    queries = sample.format(all=len(tiny_sentences.benchmarks["full"].relation_Q))
+    (remark,) = evaluator.remarks()
+    assert remark == f"the step of the weights was chosen on {queries} (evaluation.{setting})"
+    whole = settings | {
+        "evaluation.queries_per_relation": None,
+        "evaluation.agreement_queries_per_relation": 10**6,
+    }
+    of_all = build(tiny_config(NAME, **whole), tiny_sentences.path)
+    assert of_all.final_evaluate.__self__.remarks() == ()
+
+
 def test_retrieval_of_held_out_answers_equals_the_loop_with_the_distance_of_the_probe(
     tiny_sentences: ClozeStore,
 ) -> None:
@@ -222,6 +258,15 @@ def test_both_query_sets_can_be_probed_during_training(
             name: value for name, value in alone.items() if "acc_at" in name
         }
     assert found["val/acc_at_10"] != found["val/hard_acc_at_10"]
+    settings = {
+        "schedule.evaluate_every_steps": 2,
+        "schedule.keep_best": "val/hard_acc_at_10",
+        "evaluation.query_set": "both",
+        "evaluation.queries_per_relation": 2,
+    }
+    sampled = build(tiny_config(NAME, **settings), store.path)
+    (remark,) = sampled.final_evaluate.__self__.remarks()
+    assert "8 of 12 hard queries (evaluation.queries_per_relation)" in remark
 
 
 def test_a_query_set_that_the_store_lacks_is_refused_at_once(tiny_sentences: ClozeStore) -> None:

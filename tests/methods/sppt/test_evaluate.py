@@ -3,7 +3,12 @@ import pytest
 import torch
 
 from raybio.methods.sppt.config import LinkEvaluationConfig
-from raybio.methods.sppt.evaluate import draw_link_queries, evaluate_links, retrieve_links
+from raybio.methods.sppt.evaluate import (
+    QUERY_SEED,
+    draw_link_queries,
+    evaluate_links,
+    retrieve_links,
+)
 from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.scores import link_unit_scores
 
@@ -35,6 +40,49 @@ def test_the_sample_holds_all_neighbors_of_the_drawn_nodes_and_all_links_among_i
     whole = [u for u in chosen if {v for a, v in every if a == u} <= chosen]
     per_group = np.bincount(graph.group_N[whole], minlength=3)
     assert (per_group >= np.minimum(4, np.bincount(graph.group_N, minlength=3))).all()
+
+
+def hub_graph(num_nodes: int, ring_size: int = 0) -> tuple[Graph, np.ndarray, np.ndarray]:
+    """Return a graph, its held-out links and its leaves.
+
+    The node that is drawn first has a link to each leaf, every fourth of which is held out. All
+    others are a ring, so each has two links.
+    """
+    drawn_first = np.random.default_rng(QUERY_SEED).random(num_nodes).argsort()
+    hub = drawn_first[0]
+    ring = np.sort(drawn_first[1 : 1 + ring_size])
+    leaves = np.setdiff1d(np.arange(num_nodes), [hub, *ring])
+    spokes = np.stack([np.full(len(leaves), hub), leaves], axis=1)
+    is_heldout = np.arange(len(leaves)) % 4 == 0
+    trained = np.concatenate([spokes[~is_heldout], np.stack([ring, np.roll(ring, 1)], axis=1)])
+    return Graph.from_edges(trained, num_nodes), spokes[is_heldout], leaves
+
+
+def test_neighbors_of_a_hub_are_bounded_and_all_other_drawn_nodes_keep_theirs() -> None:
+    graph, heldout, leaves = hub_graph(500, ring_size=60)
+    every = draw_link_queries(graph, heldout, 20)
+    # The hub makes the sample the graph.
+    assert len(every.node_S) > 450 and every.num_left_out == 0
+    num_neighbors = len(every.node_S) - 20
+    for max_neighbors in (60, 90, 200):
+        bounded = draw_link_queries(graph, heldout, 20, max_neighbors=max_neighbors)
+        assert len(bounded.node_S) == 20 + max_neighbors
+        assert bounded.num_left_out == num_neighbors - max_neighbors
+        assert np.isin(np.setdiff1d(every.node_S, bounded.node_S), leaves).all()
+        again = draw_link_queries(graph, heldout, 20, max_neighbors=max_neighbors)
+        assert np.array_equal(again.node_S, bounded.node_S)
+    enough = draw_link_queries(graph, heldout, 20, max_neighbors=num_neighbors)
+    assert np.array_equal(enough.node_S, every.node_S) and enough.num_left_out == 0
+
+
+def test_links_that_a_hub_keeps_are_a_uniform_draw_of_training_and_held_out_ones() -> None:
+    graph, heldout, leaves = hub_graph(20_001)
+    queries = draw_link_queries(graph, heldout, 1, max_neighbors=2000)
+    kept = np.isin(leaves, queries.node_S)
+    assert kept.sum() == 2000 and queries.training.num_edges + queries.heldout.num_edges == 2000
+    # Within four standard deviations.
+    assert abs(queries.heldout.num_edges / 2000 - 0.25) < 4 * (0.25 * 0.75 / 2000) ** 0.5
+    assert abs(kept[:10_000].sum() / 2000 - 0.5) < 4 * (0.25 / 2000) ** 0.5
 
 
 def test_nodes_are_drawn_from_as_many_groups_as_wanted() -> None:

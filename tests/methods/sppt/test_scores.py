@@ -109,11 +109,17 @@ SMALL = {
     "ties": {"num_nodes": [50], "num_links": [60], "signal": 1.0, "seed": 3, "ties": True},
 }
 
+SMALL_GROUPS = {
+    "two anchors": {"num_nodes": [20] * 40, "num_links": [1] * 40, "signal": 1.0, "seed": 0},
+    "seven anchors": {"num_nodes": [20] * 24, "num_links": [5] * 24, "signal": 1.0, "seed": 0},
+}
+"""The average precision is linearized however few anchors a group has."""
 
-@pytest.mark.parametrize("case", SMALL)
+
+@pytest.mark.parametrize("case", [*SMALL, *SMALL_GROUPS])
 def test_intervals_of_average_precision_are_those_of_pairs_ranked_anew(case):
     """A brute-force bootstrap: all pairs of the drawn anchors in one list, ranked again."""
-    pairs = Pairs(**SMALL[case])
+    pairs = Pairs(**(SMALL | SMALL_GROUPS)[case])
     found = pairs.retrieval
     interval = bootstrap_intervals(found, np.random.default_rng(0))["average_precision"]
     rng = np.random.default_rng(1)

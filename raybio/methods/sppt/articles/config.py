@@ -38,7 +38,10 @@ class Config(TrainingConfig):
     objective: ObjectiveConfig = ObjectiveConfig(loss="margin_contrastive", lambda_spml=0.01)
     plan: PlanConfig = PlanConfig()
     evaluation: ArticleEvaluationConfig = ArticleEvaluationConfig(
-        num_nodes_per_group=200, num_nodes_per_group_at_the_end=5000
+        num_nodes_per_group=200,
+        num_nodes_per_group_at_the_end=5000,
+        # All articles may be one group, whose scores cost the square of its nodes.
+        max_neighbors_at_the_end=200_000,
     )
 
     @model_validator(mode="after")

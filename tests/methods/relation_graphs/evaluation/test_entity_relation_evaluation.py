@@ -85,6 +85,32 @@ def test_an_export_is_scored_as_its_run_was(store, joint):
     )
 
 
+def test_the_sentences_that_chose_the_step_of_the_weights_are_counted(store: WordStore) -> None:
+    def remarks(metric: str | None, num_sentences: int | None) -> list[str]:
+        settings = {
+            "schedule.evaluate_every_steps": 2,
+            "schedule.keep_best": metric,
+            "evaluation.num_sentences_in_training": num_sentences,
+        }
+        config = tiny_config("relation_graphs", **settings)
+        return list(relation_graphs.build(config, store.path).final_evaluate.__self__.remarks())
+
+    num_dev = len(read_fold(store, tiny_config("relation_graphs").data).dev)
+    assert num_dev > 2
+    assert remarks("val/ner_f1", 2) == [
+        f"the step of the weights was chosen on 2 of {num_dev} validation sentences "
+        "(evaluation.num_sentences_in_training)"
+    ]
+    for metric, num_sentences in (
+        (None, 2),
+        ("val/ner_f1", None),
+        ("val/ner_f1", num_dev),
+        # It is computed on all validation sentences.
+        ("val/graph_accuracy", 2),
+    ):
+        assert remarks(metric, num_sentences) == []
+
+
 @pytest.mark.nightly
 def test_each_model_brings_its_own_space(store, joint, tmp_path):
     folder, _ = joint

@@ -14,6 +14,7 @@ from raybio.cli.prepare import app
 from raybio.core.errors import ConfigError
 from raybio.core.randomness import derive_seed, hash_uniform
 from raybio.evaluation.projection import MapSample, Projection
+from raybio.methods.sppt.articles.config import Config
 from raybio.methods.sppt.articles.evaluate import RANDOM, evaluate_link_samples
 from raybio.methods.sppt.articles.link_samples import (
     MEASURES,
@@ -96,6 +97,51 @@ def test_a_sampled_evaluation_says_how_many_nodes_it_has(tiny_citations: LinkedT
     assert "2 drawn nodes of each group and their neighbors" in remark_of_every_group
     whole = build(tiny_config("sppt_mag"), tiny_citations.path).final_evaluate.__self__
     assert whole.remarks() == []
+
+
+def test_a_sample_without_all_neighbors_says_how_many_it_has(
+    tiny_citations: LinkedTextStore,
+) -> None:
+    settings = {
+        "evaluation.num_nodes_per_group": 4,
+        "evaluation.num_nodes_per_group_at_the_end": 4,
+        "evaluation.max_neighbors": 2,
+        "evaluation.max_neighbors_at_the_end": 3,
+    }
+    system = build(tiny_config("sppt_mag", **settings), tiny_citations.path)
+    evaluator = system.final_evaluate.__self__
+    assert len(evaluator._sampled_queries.node_S) == 6
+    (remark,) = evaluator.remarks()
+    num_neighbors = 3 + evaluator._queries.num_left_out
+    assert num_neighbors > 3
+    assert remark == (
+        f"7 of {tiny_citations.num_rows} nodes were evaluated: 4 drawn nodes of each group and 3 "
+        f"of their {num_neighbors} neighbors (evaluation.max_neighbors_at_the_end), so that drawn "
+        "nodes with most links are scored on a random part of them"
+    )
+    assert Config().evaluation.max_neighbors_at_the_end == 200_000
+
+
+def test_the_nodes_that_chose_the_step_of_the_weights_are_counted(
+    tiny_citations: LinkedTextStore,
+) -> None:
+    settings = {
+        "schedule.evaluate_every_steps": 2,
+        "schedule.keep_best": "val/link_lrap",
+        "evaluation.num_nodes_per_group": 2,
+    }
+    evaluator = build(
+        tiny_config("sppt_mag", **settings), tiny_citations.path
+    ).final_evaluate.__self__
+    sampled = evaluator._sampled_queries
+    assert evaluator.remarks() == [
+        f"the step of the weights was chosen on {len(sampled.node_S)} of {tiny_citations.num_rows} "
+        f"nodes, with {sampled.training.num_edges} train links and {sampled.heldout.num_edges} val "
+        "links (evaluation.num_nodes_per_group)"
+    ]
+    for more in ({"schedule.keep_best": None}, {"evaluation.num_nodes_per_group": 0}):
+        other = build(tiny_config("sppt_mag", **settings | more), tiny_citations.path)
+        assert other.final_evaluate.__self__.remarks() == []
 
 
 def test_workers_share_the_test_graphs(tiny_citations: LinkedTextStore) -> None:
