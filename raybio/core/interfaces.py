@@ -69,10 +69,17 @@ class Encoder(nn.Module):
 
 
 class Gathered(NamedTuple):
-    """Rows of all workers in rank order (M, D), and the index of the caller's first row."""
+    """Rows of all workers in rank order.
+
+    Attributes:
+        row_MD: the rows (M, D).
+        offset: index of the caller's first row.
+        num_rows_W: rows of each worker.
+    """
 
     row_MD: Tensor
     offset: int
+    num_rows_W: list[int]
 
 
 class Collective(Protocol):
@@ -99,8 +106,11 @@ class Collective(Protocol):
         """
         ...
 
-    def all_gather(self, local_ND: Tensor) -> Gathered:
-        """Concatenate the rows of all workers; gradients flow back to the workers that own them."""
+    def all_gather(self, local_ND: Tensor, like: Gathered | None = None) -> Gathered:
+        """Concatenate the rows of all workers; gradients flow back to the workers that own them.
+
+        Where each worker has as many rows as in ``like``, they need not exchange the numbers.
+        """
         ...
 
     def all_sum(self, tensor: Tensor) -> Tensor:

@@ -55,9 +55,9 @@ class SingleProcess:
         """Do nothing around a ``with`` block: nobody is waited for."""
         return nullcontext()
 
-    def all_gather(self, local_ND: Tensor) -> Gathered:
+    def all_gather(self, local_ND: Tensor, like: Gathered | None = None) -> Gathered:
         """Return the rows themselves."""
-        return Gathered(local_ND, 0)
+        return Gathered(local_ND, 0, [len(local_ND)])
 
     def all_sum(self, tensor: Tensor) -> Tensor:
         """Return a detached copy of ``tensor``."""
@@ -159,12 +159,14 @@ class ProcessGroup:
         finally:
             self._is_patient = False
 
-    def all_gather(self, local_ND: Tensor) -> Gathered:
+    def all_gather(self, local_ND: Tensor, like: Gathered | None = None) -> Gathered:
         """Concatenate the rows of all workers in rank order.
 
         Args:
             local_ND: this worker's rows. Their number may differ between workers and may be 0; the
                 rest of the shape and the dtype may not.
+            like: gathered rows, of which each worker has as many. The hosts then exchange nothing:
+                ``local_ND`` requires gradient on all workers or on none, and nothing is compared.
 
         Returns:
             Rows (M, D) of all workers, and the index of this worker's first one. If the rows of any
@@ -172,10 +174,16 @@ class ProcessGroup:
             on every worker. The gradient of a row is the sum of the gradients of its copies.
 
         Raises:
-            ValueError: on every worker, if shapes or dtypes do not fit together.
+            ValueError: on every worker, if shapes or dtypes do not fit together; on one that has
+                more or fewer rows than in ``like``.
         """
-        wants_grad = torch.is_grad_enabled() and local_ND.requires_grad
-        num_rows_W, any_wants_grad = self._compare(local_ND, wants_grad)
+        any_wants_grad = torch.is_grad_enabled() and local_ND.requires_grad
+        if like is None:
+            num_rows_W, any_wants_grad = self._compare(local_ND, any_wants_grad)
+        else:
+            num_rows_W = like.num_rows_W
+            if len(local_ND) != num_rows_W[self.rank]:
+                raise ValueError(f"got {len(local_ND)} rows, want {num_rows_W[self.rank]}")
         if any_wants_grad and not local_ND.requires_grad:
             # Backward is a collective too: without this worker the others would hang.
             local_ND = local_ND.detach().requires_grad_()
@@ -186,7 +194,7 @@ class ProcessGroup:
                 row_MD = cast(Tensor, gathered)
         else:
             row_MD = self._gather_rows(local_ND.detach(), num_rows_W)
-        return Gathered(row_MD, sum(num_rows_W[: self.rank]))
+        return Gathered(row_MD, sum(num_rows_W[: self.rank]), num_rows_W)
 
     def all_sum(self, tensor: Tensor) -> Tensor:
         """Sum over workers without gradient, bit-identical on each; booleans count as int64."""
@@ -294,9 +302,8 @@ class ProcessGroup:
             return local_ND.clone()
         # Booleans travel as bytes: neither gloo nor nccl gathers that dtype.
         sent_ND = local_ND.view(torch.uint8) if local_ND.dtype == torch.bool else local_ND
-        padded_PD = sent_ND.new_zeros((max_rows, *sent_ND.shape[1:]))
-        padded_PD[: len(sent_ND)] = sent_ND
-        padded_PD = self._on_backend_device(padded_PD)
+        padding = sent_ND.new_zeros((max_rows - len(sent_ND), *sent_ND.shape[1:]))
+        padded_PD = self._on_backend_device(torch.cat([sent_ND, padding]))
         padded_WPD = padded_PD.new_empty((self.world, *padded_PD.shape))
         with self._transfer("all_gather"):
             dist.all_gather(list(padded_WPD.unbind()), padded_PD)

@@ -109,12 +109,14 @@ class _Step:
 
     def run_separable(self) -> None:
         """Back-propagate each micro-batch on its own: nothing couples the sequences."""
-        for number in range(len(self.micro_batches)):
-            is_last = number == len(self.micro_batches) - 1
-            self._backward(self._row_loss(*self._encode(number)), is_last)
+        with self.precision.shared_casts():
+            for number in range(len(self.micro_batches)):
+                is_last = number == len(self.micro_batches) - 1
+                self._backward(self._row_loss(*self._encode(number)), is_last)
 
     def run_plain(self) -> None:
         """Keep the graphs of all micro-batches until the coupling loss is known."""
+        # They share no casts: their one backward pass would add gradients in half precision.
         embeddings = []
         losses = []
         for number in range(len(self.micro_batches)):
@@ -128,7 +130,7 @@ class _Step:
     def run_cached(self) -> None:
         """Encode everything twice and keep the graph of one micro-batch at a time."""
         embeddings = []
-        with torch.no_grad():
+        with torch.no_grad(), self.precision.shared_casts():
             for number in range(len(self.micro_batches)):
                 _, encoded = self._encode(number)
                 embeddings.append(encoded.embedding_RD)
@@ -137,13 +139,14 @@ class _Step:
         gradient_RD = embedding_RD.grad
         if gradient_RD is None:
             gradient_RD = torch.zeros_like(embedding_RD)
-        for number, (_, rows) in enumerate(self.micro_batches):
-            tokens, encoded = self._encode(number)
-            rows_gradient = gradient_RD[rows]
-            loss = (encoded.embedding_RD * rows_gradient).sum()
-            if self.objective.uses_rows:
-                loss = loss + self._row_loss(tokens, encoded)
-            self._backward(loss, is_last=number == len(self.micro_batches) - 1)
+        with self.precision.shared_casts():
+            for number, (_, rows) in enumerate(self.micro_batches):
+                tokens, encoded = self._encode(number)
+                rows_gradient = gradient_RD[rows]
+                loss = (encoded.embedding_RD * rows_gradient).sum()
+                if self.objective.uses_rows:
+                    loss = loss + self._row_loss(tokens, encoded)
+                self._backward(loss, is_last=number == len(self.micro_batches) - 1)
 
     def _encode(self, number: int) -> tuple[Tokens, Encoded]:
         tokens = self.micro_batches[number].tokens

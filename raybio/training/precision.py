@@ -53,6 +53,15 @@ class Precision:
             return torch.autocast(self.device_type, dtype=torch.bfloat16)
         return self.matmul_settings()
 
+    def shared_casts(self) -> contextlib.AbstractContextManager[Any]:
+        """Return a context in which all blocks of ``autocast`` share the casts of trained weights.
+
+        Weights must not change in it. A backward pass adds the gradients of all uses of a shared
+        cast in half precision.
+        """
+        # Torch drops casts at the end of the outermost block. Disabled, this one casts nothing.
+        return torch.autocast(self.device_type, enabled=False)
+
     @contextlib.contextmanager
     def matmul_settings(self) -> Iterator[None]:
         """Set torch to multiply float32 tensors in TF32 for ``tf32``, in float32 otherwise.

@@ -24,10 +24,11 @@ def in_threads(world, work):
             barrier.wait()
             return total
 
-        def all_gather(self, local):
+        def all_gather(self, local, like=None):
             slots[self.rank] = local.clone()
             barrier.wait()
-            gathered = Gathered(torch.cat(slots), sum(map(len, slots[: self.rank])))
+            num_rows = [len(slot) for slot in slots]
+            gathered = Gathered(torch.cat(slots), sum(num_rows[: self.rank]), num_rows)
             barrier.wait()
             return gathered
 

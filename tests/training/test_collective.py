@@ -282,7 +282,8 @@ def beside_another_backend(rank: int, gloo: ProcessGroup, folder: Path) -> None:
     dist.all_gather = partial(noted, all_gather)
     dist.all_reduce = partial(noted, all_reduce)
     row_ND = torch.full((rank + 1, 2), float(rank), requires_grad=True)
-    row_MD = collective.all_gather(row_ND).row_MD
+    gathered = collective.all_gather(row_ND)
+    row_MD = gathered.row_MD
     assert row_MD.tolist() == [[0, 0], [1, 1], [1, 1]]
     row_MD.sum().backward()
     assert torch.equal(row_ND.grad, torch.full_like(row_ND, 2))
@@ -290,6 +291,12 @@ def beside_another_backend(rank: int, gloo: ProcessGroup, folder: Path) -> None:
     assert collective.all_sum(torch.tensor([rank])).tolist() == [1]
     host_group = collective.host_group
     assert groups == [host_group, None, None, host_group, None]
+
+    groups.clear()
+    assert collective.all_gather(torch.arange(rank + 1), gathered).row_MD.tolist() == [0, 0, 1]
+    assert groups == [None], "hosts exchange numbers of rows that they know"
+    with pytest.raises(ValueError, match=f"got 3 rows, want {rank + 1}"):
+        collective.all_gather(torch.arange(3), gathered)
 
     groups.clear()
     with collective.patient():

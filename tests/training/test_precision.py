@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from raybio.core.errors import CheckpointError, ConfigError
 from raybio.core.interfaces import LossReport
@@ -299,6 +300,54 @@ def test_encoders_multiply_in_tf32_in_both_passes_and_losses_do_not(
     )
     assert set(TensorProducts.seen) == {("forward", expected), ("backward", expected)}
     assert loss_products == [FP32]
+
+
+class WeightCasts(TorchDispatchMode):
+    """Counts the copies of weights in another dtype."""
+
+    count = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        is_copy = func is torch.ops.aten._to_copy.default
+        self.count += is_copy and isinstance(args[0], torch.nn.Parameter)
+        return func(*args, **(kwargs or {}))
+
+
+def casts_and_gradients(store: Store, max_tokens: int, **settings: Any) -> tuple[int, list[Tensor]]:
+    """Return how often a step in bf16 casts a weight, and its gradients."""
+    system = METHODS[NAME].build(tiny_config(NAME, **settings), store.path)
+    _, batch = next(iter(local_batches(system, 1)(0)))
+    with WeightCasts() as casts:
+        compute_gradients(
+            system,
+            batch,
+            SingleProcess(),
+            max_tokens=max_tokens,
+            gradient_caching=True,
+            precision=Precision("bf16", "cpu"),
+            seed_of=lambda number: number,
+        )
+    gradients = [weight.grad for weight in system.model.parameters() if weight.grad is not None]
+    return casts.count, gradients
+
+
+@pytest.mark.parametrize(("weight_of_links", "num_passes"), [(0.0, 1), (0.5, 2)])
+def test_each_pass_casts_each_weight_once_and_its_gradients_are_those_of_casts_a_micro_batch(
+    weight_of_links: float,
+    num_passes: int,
+    tiny_store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = {"objective.lambda_spml": weight_of_links}
+    in_one, _ = casts_and_gradients(tiny_store, 100_000, **settings)
+    in_many, gradients = casts_and_gradients(tiny_store, 64, **settings)
+    monkeypatch.setattr(Precision, "shared_casts", lambda _: nullcontext())
+    of_their_own, expected = casts_and_gradients(tiny_store, 64, **settings)
+    # The head of the language model is used in the last pass only.
+    assert in_one <= in_many <= num_passes * in_one < of_their_own
+    assert all(map(torch.equal, gradients, expected))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from raybio.core.interfaces import Collective, LossReport
+from raybio.core.interfaces import Collective, Gathered, LossReport
 from raybio.methods.biostransformers.batches import PairBatch
 from raybio.methods.biostransformers.config import MIN_TEMPERATURE, RankingConfig
 from raybio.ops.contrastive import equal_rows, info_nce
@@ -51,11 +51,11 @@ class MultipleNegativesRanking(CouplingObjective):
         own_N = gathered.offset + torch.arange(num_pairs, device=embedding_RD.device)
         term_GD = gathered.row_MD
         num_global = len(term_GD)
-        ignore_NG = other_terms_of_text(batch, own_N, collective)
+        ignore_NG = other_terms_of_text(batch, own_N, collective, gathered)
         text_GD = None
         ignore_reverse_NG = None
         if self.config.symmetric:
-            text_GD = collective.all_gather(text_ND).row_MD
+            text_GD = collective.all_gather(text_ND, gathered).row_MD
             ignore_reverse_NG = other_texts_of_term(batch, own_N, num_global, collective)
 
         def mean_loss(
@@ -88,15 +88,18 @@ class MultipleNegativesRanking(CouplingObjective):
         return LossReport(share, {"ranking_loss": share.detach(), **terms})
 
 
-def other_terms_of_text(batch: PairBatch, own_N: Tensor, collective: Collective) -> Tensor:
+def other_terms_of_text(
+    batch: PairBatch, own_N: Tensor, collective: Collective, gathered: Gathered | None = None
+) -> Tensor:
     """Return where another pair's term belongs to the text's own article, bool (N, G).
 
     Args:
         batch: this worker's shard.
         own_N: number of each pair in the global batch.
         collective: the other workers.
+        gathered: the embeddings of all terms, if they were gathered before.
     """
-    term_G = collective.all_gather(batch.term_N).row_MD
+    term_G = collective.all_gather(batch.term_N, gathered).row_MD
     has_term_NG = lists_contain(batch.pair_E, batch.term_E, term_G, len(own_N))
     return has_term_NG.scatter(1, own_N[:, None], False)
 

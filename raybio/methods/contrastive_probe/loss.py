@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from raybio.core.interfaces import Collective, LossReport
+from raybio.core.interfaces import Collective, Gathered, LossReport
 from raybio.methods.contrastive_probe.batches import ClozeBatch
 from raybio.methods.contrastive_probe.config import ClozeContrastConfig
 from raybio.ops.contrastive import equal_rows, info_nce
@@ -37,12 +37,13 @@ class ClozeContrast(CouplingObjective):
         self, embedding_RD: Tensor, batch: ClozeBatch, collective: Collective
     ) -> LossReport:
         """Return this worker's share of the mean over all sequences."""
-        gathered_GD, offset = collective.all_gather(embedding_RD)
+        gathered = collective.all_gather(embedding_RD)
+        gathered_GD = gathered.row_MD
         num_sequences = len(embedding_RD)
         num_global = len(gathered_GD)
         partner_R = partners(num_sequences, embedding_RD.device)
-        positive_R = offset + partner_R
-        ignore_RG = equal_sequences(batch, partner_R, positive_R, collective)
+        positive_R = gathered.offset + partner_R
+        ignore_RG = equal_sequences(batch, partner_R, positive_R, collective, gathered)
         settings: dict[str, Any] = {
             "temperature": self.config.temperature,
             "ignore_NM": ignore_RG,
@@ -71,7 +72,11 @@ def partners(num_sequences: int, device: torch.device) -> Tensor:
 
 
 def equal_sequences(
-    batch: ClozeBatch, partner_R: Tensor, positive_R: Tensor, collective: Collective
+    batch: ClozeBatch,
+    partner_R: Tensor,
+    positive_R: Tensor,
+    collective: Collective,
+    gathered: Gathered | None = None,
 ) -> Tensor:
     """Return the candidates of each sequence that are neither positive nor negative, bool (R, G).
 
@@ -83,9 +88,10 @@ def equal_sequences(
         partner_R: position of each sequence's positive in the shard.
         positive_R: its position among the sequences of all workers.
         collective: the other workers.
+        gathered: the embeddings of all sequences, if they were gathered before.
     """
     key_R2 = torch.stack([batch.sentence_key_R, batch.text_key_R], dim=1)
-    sentence_G, text_G = collective.all_gather(key_R2).row_MD.unbind(1)
+    sentence_G, text_G = collective.all_gather(key_R2, gathered).row_MD.unbind(1)
     ignore_RG = (
         (sentence_G == batch.sentence_key_R[:, None])
         | (text_G == batch.text_key_R[:, None])

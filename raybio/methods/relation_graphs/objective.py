@@ -92,11 +92,14 @@ class RelationGraphObjective(CouplingObjective):
             terms["graph_chance"] = self._graph_chance(similarities, more_AN, batch, collective)
         if self.model in ("clner", "joint"):
             word_WD = self.head.tag_space(embedding_WD)
-            share = self._tag_loss(word_WD, batch, collective)
+            other_MD = collective.all_gather(word_WD).row_MD
+            share = self._tag_loss(word_WD, other_MD, batch, collective)
             loss = loss + self.weight_of("tag_loss") * share
             terms["tag_loss"] = share.detach()
             with torch.no_grad():
-                terms["tag_chance"] = self._tag_loss(equal_rows(word_WD), batch, collective)
+                terms["tag_chance"] = self._tag_loss(
+                    equal_rows(word_WD), equal_rows(other_MD), batch, collective
+                )
         return LossReport(loss, terms)
 
     def num_averaged(self, batch: RelationGraphBatch) -> dict[str, int]:
@@ -174,9 +177,9 @@ class RelationGraphObjective(CouplingObjective):
     ) -> Tensor:
         """Return cosines (A, M) with the true graphs of other sentences; -inf for the own one."""
         gathered = collective.all_gather(similarities.graph_AD)
-        sentences = collective.all_gather(torch.ones_like(batch.word_indptr_R1[:-1]))
-        sentence_A = batch.sentence_A + sentences.offset
-        sentence_M = collective.all_gather(sentence_A).row_MD
+        # A number that no sentence of another worker has.
+        sentence_A = batch.sentence_A + (collective.rank << 32)
+        sentence_M = collective.all_gather(sentence_A, gathered).row_MD
         cosine_AM = normalize(similarities.text_AD) @ normalize(gathered.row_MD).T
         return cosine_AM.masked_fill(sentence_A[:, None] == sentence_M, -torch.inf)
 
@@ -192,13 +195,17 @@ class RelationGraphObjective(CouplingObjective):
         return loss_S.sum() / collective.all_sum(has_anchor_S.sum()).clamp(min=1)
 
     def _tag_loss(
-        self, word_WD: Tensor, batch: RelationGraphBatch, collective: Collective
+        self,
+        word_WD: Tensor,
+        other_MD: Tensor,
+        batch: RelationGraphBatch,
+        collective: Collective,
     ) -> Tensor:
         """Return the share of the mean over all words that have a sample of their tag."""
         loss_W, is_anchor_W = same_tag_loss(
             word_WD,
             batch.tag_W,
-            collective.all_gather(word_WD).row_MD,
+            other_MD,
             batch.sample_WK,
             batch.sample_tag_WK,
             temperature=self.config.temperature,

@@ -83,7 +83,7 @@ class StructurePreserving:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Compare each local sequence with those of all workers; mean over the counted ones."""
         gathered = collective.all_gather(embedding_RD)
-        masks = pair_masks(batch, collective, self.config.same_node)
+        masks = pair_masks(batch, collective, self.config.same_node, gathered)
         loss_R, is_counted_R = multi_similarity_per_anchor(
             embedding_RD,
             gathered.row_MD,
@@ -123,10 +123,11 @@ class StructurePreserving:
             for name, value in self.config.multi_similarity().items()
             if name != "mining_margin"
         }
-        row_MD = collective.all_gather(embedding_RD).row_MD
-        masks = pair_masks(batch, collective, self.config.same_node)
-        linked_MM = collective.all_gather(masks.linked_RG).row_MD
-        ignore_MM = collective.all_gather(masks.ignore_RG).row_MD
+        gathered = collective.all_gather(embedding_RD)
+        row_MD = gathered.row_MD
+        masks = pair_masks(batch, collective, self.config.same_node, gathered)
+        linked_MM = collective.all_gather(masks.linked_RG, gathered).row_MD
+        ignore_MM = collective.all_gather(masks.ignore_RG, gathered).row_MD
         whole = multi_similarity_global(row_MD, linked_MM, ignore_NN=ignore_MM, **weights)
         with torch.no_grad():
             equal = multi_similarity_global(

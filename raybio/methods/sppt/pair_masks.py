@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from raybio.core.interfaces import Collective
+from raybio.core.interfaces import Collective, Gathered
 from raybio.methods.sppt.batches import LinkBatch
 from raybio.ops.grouped import lists_contain
 
@@ -30,15 +30,21 @@ class PairMasks(NamedTuple):
     ignore_RG: Tensor
 
 
-def pair_masks(batch: LinkBatch, collective: Collective, same_node: SameNode) -> PairMasks:
+def pair_masks(
+    batch: LinkBatch,
+    collective: Collective,
+    same_node: SameNode,
+    gathered: Gathered | None = None,
+) -> PairMasks:
     """Return the masks of this worker's sequences with those of all workers.
 
     Args:
         batch: this worker's shard.
         collective: the other workers.
         same_node: relation between two copies of a node.
+        gathered: the embeddings of all sequences, if they were gathered before.
     """
-    row_G, offset = collective.all_gather(batch.row_R)
+    row_G, offset, _ = collective.all_gather(batch.row_R, gathered)
     num_sequences = len(batch.row_R)
     linked_RG = lists_contain(batch.link_sequence_E, batch.link_row_E, row_G, num_sequences)
     same_RG = batch.row_R[:, None] == row_G

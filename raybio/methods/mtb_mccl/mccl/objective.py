@@ -155,7 +155,7 @@ class RelationObjective(CouplingObjective):
     ) -> LossReport:
         gathered = collective.all_gather(embedding_PD)
         own_label = label_PC
-        other_label = collective.all_gather(label_PC).row_MD
+        other_label = collective.all_gather(label_PC, gathered).row_MD
         if not self.is_multi_label:
             own_label = own_label.int().argmax(1)
             other_label = other_label.int().argmax(1)

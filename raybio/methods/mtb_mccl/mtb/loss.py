@@ -74,8 +74,8 @@ class MatchingTheBlanks:
         pair_ND = embedding_PD[:num_pairs]
         twin_ND = embedding_PD[num_pairs:]
         gathered = collective.all_gather(pair_ND)
-        id_M = collective.all_gather(batch.id_N[:, None]).row_MD[:, 0]
-        type_M = collective.all_gather(batch.type_N[:, None]).row_MD[:, 0]
+        key_N2 = torch.stack([batch.id_N, batch.type_N], 1)
+        id_M, type_M = collective.all_gather(key_N2, gathered).row_MD.unbind(1)
         anchors = PairRows(pair_ND, batch.id_N, batch.type_N)
         candidates = PairRows(gathered.row_MD, id_M, type_M)
         loss = embedding_PD.sum() * 0
@@ -85,7 +85,7 @@ class MatchingTheBlanks:
             loss = loss + self.config.relation_weight * share
             terms |= {"relation_loss": share.detach()} | logged
         if self.config.self_weight:
-            twin_MD = collective.all_gather(twin_ND).row_MD
+            twin_MD = collective.all_gather(twin_ND, gathered).row_MD
             others = (id_M, gathered.offset, collective)
             share = self._self_loss(pair_ND, twin_MD, *others)
             loss = loss + self.config.self_weight * share
