@@ -11,8 +11,17 @@ import numpy as np
 from raybio.benchmark.task import TaskScores
 from raybio.core.final_report import UnitScores
 from raybio.core.randomness import derive_seed
-from raybio.evaluation.unit_scores import interval_over_runs, linear_share
-from raybio.ops.significance import DifferenceTest, Interval, paired_test, ratio_interval
+from raybio.core.unit_counts import RATIO, UnitCounts
+from raybio.evaluation.unit_scores import interval_over_runs
+from raybio.ops.significance import (
+    DifferenceTest,
+    Interval,
+    RunGroup,
+    interval_over_units,
+    ratio_interval,
+    swap_test,
+    without_each_unit,
+)
 
 
 def task_seed(seed: int, task: str) -> int:
@@ -47,28 +56,24 @@ def difference_test(
     """Return the difference of two scores; None where it is undefined.
 
     Its interval is a bootstrap over units, which both scores share, and p that of a paired
-    permutation test. Where both could achieve different amounts, as with F1, each unit's
-    contribution is linearized (the delta method). Where the units are a sample, their difference is
-    moved to that of the scores, with interval and p. The interval is cut where no difference of two
-    scores within the limits lies.
+    permutation test, which swaps the counts of units. Where the units are a sample, their
+    difference is moved to that of the scores, with interval and p. The interval is cut where no
+    difference of two scores within the limits lies.
     """
     if first.unit_ids != second.unit_ids or not (_is_finite(first) and _is_finite(second)):
         return None
     if len(first.unit_ids) < 2:
         return None
-    first_U = first.numerator_U
-    second_U = second.numerator_U
-    whole_U = first.denominator_U
-    if not np.allclose(whole_U, second.denominator_U):
-        first_U = linear_share(first_U, whole_U)
-        second_U = linear_share(second_U, second.denominator_U)
-        whole_U = np.ones(len(first_U))
-    shift = first.score - second.score - float((first_U - second_U).sum() / whole_U.sum())
+    first_counts = _counts(first)
+    second_counts = _counts(second)
+    shift = first.score - second.score - (first_counts.value - second_counts.value)
     # Units that do not differ would say for certain what they say nothing of.
-    if abs(shift) > _ROUNDING and np.ptp(first_U - second_U) > 0:
-        first_U = first_U + shift * whole_U
-    p = paired_test(first_U, second_U, whole_U, np.random.default_rng(seed)).p
-    of_units = ratio_interval(first_U - second_U, whole_U, np.random.default_rng(seed))
+    if abs(shift) > _ROUNDING and _is_varied(first_counts, second_counts):
+        first_counts = _counts(first, shift)
+    p = swap_test(first_counts, second_counts, np.random.default_rng(seed)).p
+    of_units = interval_over_units(
+        _groups(first_counts, second_counts), np.random.default_rng(seed)
+    )
     span = limits[1] - limits[0]
     difference = _around(first.score - second.score, of_units)
     return DifferenceTest(_within((-span, span), difference), p)
@@ -85,9 +90,26 @@ def interval_of_seeds(of_runs: Sequence[TaskScores], limits: Limits = _NO_LIMITS
     if not has_units or not all(map(_is_finite, of_runs)):
         return Interval(float(np.mean(score_S)), math.nan, math.nan)
     units = np.arange(len(of_runs[0].unit_ids))
-    shares = [linear_share(scores.numerator_U, scores.denominator_U) for scores in of_runs]
-    found = [UnitScores(units, {"score": share_U}) for share_U in shares]
+    found = [
+        UnitScores(units, {"score": _counts(scores).count_U}, {"score": RATIO})
+        for scores in of_runs
+    ]
     return _within(limits, interval_over_runs(score_S, found, "score"))
+
+
+def _counts(scores: TaskScores, shift: float = 0.0) -> UnitCounts:
+    """Return the counts of units; ``shift`` is added to their score."""
+    part_U = scores.numerator_U + shift * scores.denominator_U
+    return UnitCounts(np.stack([part_U, scores.denominator_U], axis=-1), RATIO)
+
+
+def _is_varied(first: UnitCounts, second: UnitCounts) -> bool:
+    """Return whether units differ in the difference of two scores."""
+    return bool(np.ptp(without_each_unit(_groups(first, second))) > _ROUNDING)
+
+
+def _groups(*counts: UnitCounts) -> list[RunGroup]:
+    return [RunGroup([each]) for each in counts]
 
 
 def mean_of_tasks(intervals: Sequence[Interval]) -> Interval:

@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+from raybio.core.unit_counts import MEAN, STATISTICS, UnitCounts
 
 Stage = str
 """The models of a report: the rows of its table.
@@ -30,20 +32,58 @@ SplitScores = Mapping[str, Mapping[str, Score]]
 class UnitScores:
     """Scores of the U units (nodes, texts, queries) of a split, for comparisons unit by unit.
 
-    The mean of a measure's values over all units is the run's score, whether that is micro, macro
-    or over groups.
+    Each measure has the counts of the units, and its statistic of them is the run's score. Most
+    measures have one value a unit, whose mean over all units is the score, whether that is micro,
+    macro or over groups.
 
     Attributes:
         unit_U: store rows, or numbers of terms or queries.
-        value_by_measure: (U,) values of each measure.
+        value_by_measure: (U,) values of each measure, or (U, ...) counts.
+        statistic_by_measure: names in ``core.unit_counts.STATISTICS``; a mean where it has none.
     """
 
     unit_U: NDArray[np.integer[Any]]
-    value_by_measure: Mapping[str, NDArray[np.floating[Any]]]
+    value_by_measure: Mapping[str, NDArray[Any]]
+    statistic_by_measure: Mapping[str, str] = field(default_factory=dict)
+
+    def counts(self, measure: str) -> UnitCounts:
+        """Return the counts of a measure."""
+        return UnitCounts(
+            self.value_by_measure[measure], self.statistic_by_measure.get(measure, MEAN)
+        )
 
     def named(self, row_N: NDArray[np.integer[Any]]) -> "UnitScores":
         """Return the scores of units that are positions in ``row_N``, under these rows."""
-        return UnitScores(row_N[self.unit_U], self.value_by_measure)
+        return replace(self, unit_U=row_N[self.unit_U])
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays to store: ``measure``, or ``measure:statistic`` if it is no mean."""
+        arrays = {}
+        for measure, value_U in self.value_by_measure.items():
+            statistic = self.statistic_by_measure.get(measure, MEAN)
+            arrays[measure if statistic == MEAN else f"{measure}:{statistic}"] = value_U
+        return arrays
+
+    @classmethod
+    def from_arrays(
+        cls, unit_U: NDArray[np.integer[Any]], arrays: Mapping[str, NDArray[Any]]
+    ) -> "UnitScores":
+        """Return the scores that ``arrays`` gave.
+
+        Raises:
+            ValueError: for a statistic that this version does not know.
+        """
+        values = {}
+        statistics = {}
+        for name, value_U in arrays.items():
+            measure, _, statistic = name.partition(":")
+            values[measure] = value_U
+            if statistic:
+                statistics[measure] = statistic
+        unknown = sorted(set(statistics.values()) - STATISTICS.keys())
+        if unknown:
+            raise ValueError(f"statistic {unknown[0]} is of a newer version of raybio")
+        return cls(unit_U, values, statistics)
 
 
 @dataclass(frozen=True, eq=False)

@@ -226,7 +226,7 @@ def _to_text(scores_by_stage: Mapping[Stage, ModelScores]) -> str:
             "spread": model_scores.spread,
             "details": model_scores.details,
             "unit_scores": {
-                split: _packed({_UNITS: scores.unit_U, **scores.value_by_measure})
+                split: _packed({_UNITS: scores.unit_U, **scores.arrays()})
                 for split, scores in model_scores.unit_scores.items()
             },
         }
@@ -237,7 +237,7 @@ def _from_json(parts: Mapping[str, Any]) -> ModelScores:
     unit_scores = {}
     for split, packed in parts["unit_scores"].items():
         arrays = _unpacked(packed)
-        unit_scores[split] = UnitScores(arrays.pop(_UNITS), arrays)
+        unit_scores[split] = UnitScores.from_arrays(arrays.pop(_UNITS), arrays)
     return ModelScores(**{**parts, "unit_scores": unit_scores})
 
 

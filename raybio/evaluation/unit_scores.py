@@ -1,16 +1,15 @@
 """Scores of the units of a split: stored next to a run, and compared between runs in pairs.
 
-U units (nodes, texts, terms, queries, sentences) of one split. The mean of a measure's values over
-all units is the run's score, whether that is micro, macro or over groups.
+U units (nodes, texts, terms, queries, sentences) of one split.
 """
 
 import math
 import zipfile
 import zlib
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,11 +18,14 @@ from raybio.core.errors import DataError
 from raybio.core.files import replacing
 from raybio.core.final_report import Stage, UnitScores
 from raybio.core.table_layout import TableLayout
+from raybio.core.unit_counts import UnitCounts
 from raybio.ops.significance import (
     Interval,
+    RunGroup,
     hierarchical_mean,
     hierarchical_test,
-    mean_interval,
+    interval_over_units,
+    without_each_unit,
 )
 
 ScoresBySplit = Mapping[str, UnitScores]
@@ -35,6 +37,21 @@ MAX_UNITS = 10_000
 
 _UNIT = "unit"
 
+_ROUNDING = 1e-12
+"""What rounding leaves of equal differences."""
+
+
+class DominantUnit(NamedTuple):
+    """A unit that contributes more to the variance of a difference than all others together.
+
+    Attributes:
+        unit: its name in ``UnitScores.unit_U``.
+        difference: the difference without it.
+    """
+
+    unit: int
+    difference: float
+
 
 @dataclass(frozen=True)
 class PairedDifference:
@@ -45,11 +62,13 @@ class PairedDifference:
         difference: the first group's mean minus the second's, with its 95 % bootstrap interval;
             NaN for a single unit, since nothing is known of others.
         p: two-sided p-value; None: a single unit, or too few seeds to test.
+        dominant: of three units or more, the one that dominates the difference; None: no unit does.
     """
 
     num_units: int
     difference: Interval
     p: float | None
+    dominant: DominantUnit | None = None
 
 
 MIN_SEEDS = 3
@@ -57,17 +76,32 @@ MIN_SEEDS = 3
 
 
 def sample_units(unit_U: np.ndarray, value_by_measure: Mapping[str, np.ndarray]) -> UnitScores:
-    """Return scores of at most ``MAX_UNITS`` units.
+    """Return scores of at most ``MAX_UNITS`` units, whose values have the score as their mean.
 
     The draw depends on the number of units only: runs over one store keep the same units.
     """
-    kept = np.arange(len(unit_U))
-    if len(unit_U) > MAX_UNITS:
-        kept = np.sort(np.random.default_rng(0).choice(len(unit_U), MAX_UNITS, replace=False))
-    return UnitScores(
-        np.asarray(unit_U)[kept],
-        {name: value_U[kept] for name, value_U in value_by_measure.items()},
+    return _sampled(UnitScores(np.asarray(unit_U), value_by_measure))
+
+
+def sample_counts(counts_by_measure: Mapping[str, UnitCounts]) -> UnitScores:
+    """Return counts of at most ``MAX_UNITS`` units, numbered from 0, drawn as ``sample_units``."""
+    num_units = next(iter(counts_by_measure.values())).num_units
+    return _sampled(
+        UnitScores(
+            np.arange(num_units),
+            {name: counts.count_U for name, counts in counts_by_measure.items()},
+            {name: counts.statistic for name, counts in counts_by_measure.items()},
+        )
     )
+
+
+def _sampled(scores: UnitScores) -> UnitScores:
+    num_units = len(scores.unit_U)
+    if num_units <= MAX_UNITS:
+        return scores
+    kept = np.sort(np.random.default_rng(0).choice(num_units, MAX_UNITS, replace=False))
+    value_by_measure = {name: value_U[kept] for name, value_U in scores.value_by_measure.items()}
+    return replace(scores, unit_U=scores.unit_U[kept], value_by_measure=value_by_measure)
 
 
 def same_units(unit_scores: Sequence[UnitScores]) -> bool:
@@ -93,70 +127,37 @@ def independent_draws(draw_R: Sequence[Hashable]) -> list[list[int]]:
     return list(numbers_by_draw.values())
 
 
-def over_shared_draws(
-    unit_scores: Sequence[UnitScores], draw_R: Sequence[Hashable]
-) -> list[UnitScores]:
-    """Return scores of each independent draw: the mean of its runs, on the same units.
-
-    The mean over the draws is that over the runs: where draws have unequal numbers of runs, their
-    deviations from it are weighted by these numbers (the delta method).
-
-    Args:
-        unit_scores: of each run.
-        draw_R: as of ``independent_draws``.
-    """
-    draws = independent_draws(draw_R)
-    if len(draws) == len(unit_scores):
-        return list(unit_scores)
-    mean_runs = len(unit_scores) / len(draws)
-    value_by_measure_S: list[dict[str, np.ndarray]] = [{} for _ in draws]
-    for measure in unit_scores[0].value_by_measure:
-        if not all(measure in scores.value_by_measure for scores in unit_scores):
-            continue
-        value_RU = np.stack([scores.value_by_measure[measure] for scores in unit_scores])
-        mean_U = value_RU.mean(axis=0, dtype=np.float64)
-        for numbers, value_by_measure in zip(draws, value_by_measure_S, strict=True):
-            own_U = value_RU[numbers].mean(axis=0, dtype=np.float64)
-            value_by_measure[measure] = mean_U + len(numbers) / mean_runs * (own_U - mean_U)
-    unit_U = unit_scores[0].unit_U
-    return [UnitScores(unit_U, value_by_measure) for value_by_measure in value_by_measure_S]
-
-
 def paired_difference(
     first: Sequence[UnitScores],
     second: Sequence[UnitScores],
     measure: str,
     shown: float | None = None,
+    *,
+    draws: tuple[Sequence[Hashable], Sequence[Hashable]] = ((), ()),
 ) -> PairedDifference:
     """Compare two groups of runs in a measure, on the same units.
 
-    With ``MIN_SEEDS`` runs on both sides, interval and p-value are over seeds and units. With
-    fewer, the interval is over units only, of means over the runs, and there is no p-value.
+    With ``MIN_SEEDS`` independent draws on both sides, interval and p-value are over seeds and
+    units. With fewer, the interval is over units only, of means over the runs, and there is no
+    p-value.
 
     Args:
-        first: one run, or repetitions of one, of independent draws (``over_shared_draws``).
+        first: one run, or repetitions of one.
         second: likewise.
         measure: the measure.
         shown: the difference in tables, of all units. Where a sample of the units is kept, the
             sample's difference is moved to it, with interval and p-value. None: it stays.
+        draws: what runs of each side share, as of ``independent_draws``; empty: nothing.
 
     Raises:
         ValueError: if the runs were not evaluated on the same units.
     """
     if not same_units([*first, *second]):
         raise ValueError("runs that were evaluated on different units cannot be compared in pairs")
-    first_SU = np.stack([scores.value_by_measure[measure] for scores in first])
-    second_SU = np.stack([scores.value_by_measure[measure] for scores in second])
-    num_units = first_SU.shape[1]
-    shift = _shift(float(first_SU.mean() - second_SU.mean()), shown, num_units)
-    if shift and not any(np.ptp(means) for means in _means(first_SU, second_SU)):
-        return _unknown(num_units, shown)
-    first_SU = first_SU + shift
-    rng = np.random.default_rng(0)
-    if _has_seeds(num_units, len(first), len(second)):
-        return PairedDifference(num_units, *hierarchical_test(first_SU, second_SU, rng))
-    difference_U = first_SU.mean(axis=0) - second_SU.mean(axis=0)
-    return PairedDifference(num_units, mean_interval(difference_U, rng), None)
+    groups = [
+        _group(side, measure, draw_R) for side, draw_R in zip((first, second), draws, strict=True)
+    ]
+    return _difference(groups, first[0].unit_U, shown)
 
 
 def untrained_difference(
@@ -164,19 +165,22 @@ def untrained_difference(
     untrained: Sequence[UnitScores],
     measure: str,
     shown: float | None = None,
+    *,
+    draw_R: Sequence[Hashable] = (),
 ) -> PairedDifference:
     """Compare runs with a model that needs no training, on the same units.
 
     The untrained model is that of each run, such as a ranking that is the same in all of them, or
     an initial encoder that depends on the seed: the differences are run by run. With ``MIN_SEEDS``
-    runs, interval and p-value are over seeds of the runs and units. With fewer, the interval is
-    over units only, and there is no p-value.
+    independent draws, interval and p-value are over seeds of the runs and units. With fewer, the
+    interval is over units only, and there is no p-value.
 
     Args:
-        trained: scores of each run, of independent draws (``over_shared_draws``).
+        trained: scores of each run.
         untrained: scores of the untrained model in the same runs.
         measure: the measure.
         shown: as of ``paired_difference``.
+        draw_R: what runs share, as of ``independent_draws``; empty: nothing.
 
     Raises:
         ValueError: if they were not evaluated on the same units.
@@ -184,64 +188,98 @@ def untrained_difference(
     if not same_units([*trained, *untrained]):
         raise ValueError("models that were evaluated on different units cannot be compared")
     # Rounded alike, since those of untrained models are stored in float32: equal ones differ by 0.
-    trained_SU = np.stack([np.float32(scores.value_by_measure[measure]) for scores in trained])
-    untrained_SU = np.stack([np.float32(scores.value_by_measure[measure]) for scores in untrained])
-    difference_SU = trained_SU.astype(np.float64) - untrained_SU
-    num_runs, num_units = difference_SU.shape
-    shift = _shift(float(difference_SU.mean()), shown, num_units)
-    if shift and not np.ptp(difference_SU):
-        return _unknown(num_units, shown)
-    difference_SU = difference_SU + shift
+    own = [_rounded(scores.counts(measure)) for scores in trained]
+    minus = [_rounded(scores.counts(measure)) for scores in untrained]
+    group = RunGroup(own, minus, independent_draws(draw_R) if draw_R else None)
+    return _difference([group], trained[0].unit_U, shown)
+
+
+def _difference(
+    groups: Sequence[RunGroup], unit_U: np.ndarray, shown: float | None
+) -> PairedDifference:
+    """Return the difference of two groups, or the mean of one whose scores are differences."""
+    num_units = len(unit_U)
     rng = np.random.default_rng(0)
-    if _has_seeds(num_units, num_runs):
-        return PairedDifference(num_units, *hierarchical_mean(difference_SU, rng))
-    return PairedDifference(num_units, mean_interval(difference_SU.mean(axis=0), rng), None)
+    all_1U = np.full((1, num_units), 1 / num_units)
+    means = [float(group.of_samples(all_1U).mean()) for group in groups]
+    value = means[0] - sum(means[1:])
+    shift = 0.0 if shown is None or num_units < MAX_UNITS else shown - value
+    without_U = without_each_unit(groups)
+    if shift and not _varies(groups, without_U):
+        # A sample of units that does not vary in what tables show.
+        return PairedDifference(num_units, Interval(value + shift, math.nan, math.nan), None)
+    dominant = _dominant(unit_U, without_U + shift)
+    if not _has_seeds(num_units, *(group.num_draws for group in groups)):
+        interval = interval_over_units(groups, rng, shift=shift)
+        return PairedDifference(num_units, interval, None, dominant)
+    if len(groups) > 1:
+        test = hierarchical_test(groups[0], groups[1], rng, shift=shift)
+    else:
+        test = hierarchical_mean(groups[0], rng, shift=shift)
+    return PairedDifference(num_units, test.difference, test.p, dominant)
 
 
-def _shift(difference: float, shown: float | None, num_units: int) -> float:
-    """Return what moves the difference of a sample of the units to the one that tables show."""
-    return 0.0 if shown is None or num_units < MAX_UNITS else shown - difference
+def _varies(groups: Sequence[RunGroup], without_U: np.ndarray) -> bool:
+    """Return whether a difference varies over units or over seeds."""
+    return np.ptp(without_U) > _ROUNDING or any(np.ptp(group.value_S) for group in groups)
 
 
-def _means(first_SU: np.ndarray, second_SU: np.ndarray) -> list[np.ndarray]:
-    """Return what a difference varies in: its means of units, and the means of each side's runs."""
-    difference_U = first_SU.mean(axis=0) - second_SU.mean(axis=0)
-    return [difference_U, first_SU.mean(axis=1), second_SU.mean(axis=1)]
+def _dominant(unit_U: np.ndarray, without_U: np.ndarray) -> DominantUnit | None:
+    """Return the unit that moves a difference more than all others together, if one does.
+
+    Args:
+        unit_U: names of the units.
+        without_U: the difference without each unit.
+    """
+    # Of two units, one always has half of the variance.
+    if len(unit_U) < 3 or np.ptp(without_U) <= _ROUNDING:
+        return None
+    square_U = (without_U - without_U.mean()) ** 2
+    largest = int(square_U.argmax())
+    if square_U[largest] <= square_U.sum() / 2:
+        return None
+    return DominantUnit(int(unit_U[largest]), float(without_U[largest]))
 
 
-def _unknown(num_units: int, shown: float | None) -> PairedDifference:
-    """Return a difference that tables show and a sample of units does not vary in."""
-    value = float("nan") if shown is None else shown
-    return PairedDifference(num_units, Interval(value, math.nan, math.nan), None)
+def _group(runs: Sequence[UnitScores], measure: str, draw_R: Sequence[Hashable] = ()) -> RunGroup:
+    draws = independent_draws(draw_R) if draw_R else None
+    return RunGroup([scores.counts(measure) for scores in runs], draws=draws)
+
+
+def _rounded(counts: UnitCounts) -> UnitCounts:
+    return replace(counts, count_U=counts.count_U.astype(np.float32))
 
 
 def interval_over_runs(
-    score_S: Sequence[float], unit_scores: Sequence[UnitScores], measure: str
+    score_S: Sequence[float],
+    unit_scores: Sequence[UnitScores],
+    measure: str,
+    *,
+    draw_R: Sequence[Hashable] = (),
 ) -> Interval:
     """Return the mean score of runs with its 95 % interval.
 
-    The interval is over seeds and units with ``MIN_SEEDS`` runs, over units only with fewer, and
-    NaN where a unit's score is undefined, or where there is a single unit. Where a sample of the
-    units is kept, the interval is that of the sample, around the mean score.
+    The interval is over seeds and units with ``MIN_SEEDS`` independent draws, over units only with
+    fewer, and NaN where a unit's score is undefined, or where there is a single unit. Where a
+    sample of the units is kept, the interval is that of the sample, around the mean score.
 
     Args:
         score_S: score of each run.
-        unit_scores: scores of the same units in each run, or of each independent draw
-            (``over_shared_draws``).
+        unit_scores: scores of the same units in each run.
         measure: the measure.
+        draw_R: what runs share, as of ``independent_draws``; empty: nothing.
     """
-    value_SU = np.stack([scores.value_by_measure[measure] for scores in unit_scores])
-    if not np.isfinite(value_SU).all():
-        return Interval(float(np.mean(score_S)), math.nan, math.nan)
-    rng = np.random.default_rng(0)
-    num_runs, num_units = value_SU.shape
-    if _has_seeds(num_units, num_runs):
-        unit_interval = hierarchical_mean(value_SU, rng).difference
-    else:
-        unit_interval = mean_interval(value_SU.mean(axis=0), rng)
     score = float(np.mean(score_S))
-    shift = score - unit_interval.value
-    return Interval(score, unit_interval.low + shift, unit_interval.high + shift)
+    if not all(np.isfinite(scores.value_by_measure[measure]).all() for scores in unit_scores):
+        return Interval(score, math.nan, math.nan)
+    rng = np.random.default_rng(0)
+    group = _group(unit_scores, measure, draw_R)
+    if _has_seeds(group.num_units, group.num_draws):
+        interval = hierarchical_mean(group, rng).difference
+    else:
+        interval = interval_over_units([group], rng)
+    shift = score - interval.value
+    return Interval(score, interval.low + shift, interval.high + shift)
 
 
 def _has_seeds(num_units: int, *num_runs: int) -> bool:
@@ -277,7 +315,7 @@ def stored_unit_scores(
                     for name, value_U in scores.value_by_measure.items()
                     if name in layout.measures
                 }
-                kept[split] = UnitScores(scores.unit_U, value_by_measure)
+                kept[split] = replace(scores, value_by_measure=value_by_measure)
         if kept:
             stored[stage] = kept
     return stored
@@ -287,7 +325,8 @@ def write_unit_scores(path: Path, by_stage: Mapping[Stage, ScoresBySplit]) -> No
     """Write unit scores atomically; write no file if there are none.
 
     Other stages have the units of the trained model, which are written once. Arrays are named
-    ``split/measure`` of the trained model, and ``stage/split/measure`` of others.
+    ``split/measure`` of the trained model, and ``stage/split/measure`` of others, as
+    ``UnitScores.arrays`` names measures.
     """
     if not any(by_stage.values()):
         return
@@ -297,8 +336,8 @@ def write_unit_scores(path: Path, by_stage: Mapping[Stage, ScoresBySplit]) -> No
         for split, scores in scores_by_split.items():
             if stage == TRAINED:
                 arrays[f"{split}/{_UNIT}"] = scores.unit_U
-            for measure, value_U in scores.value_by_measure.items():
-                arrays[f"{prefix}{split}/{measure}"] = value_U
+            for name, value_U in scores.arrays().items():
+                arrays[f"{prefix}{split}/{name}"] = value_U
     with replacing(path) as file:
         np.savez_compressed(file, **arrays)
 
@@ -325,17 +364,12 @@ def read_unit_scores(path: Path) -> dict[Stage, dict[str, UnitScores]]:
         }
         by_stage: dict[Stage, dict[str, UnitScores]] = {}
         for (stage, split), named in arrays_by_key.items():
-            by_stage.setdefault(stage, {})[split] = UnitScores(units[split], named)
+            by_stage.setdefault(stage, {})[split] = UnitScores.from_arrays(units[split], named)
         return by_stage
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(
             f"{path}: cannot be read ({error}). Remove it: runs are then compared without tests"
         ) from None
-
-
-def share(part: Floats, whole: Floats) -> Floats:
-    """Return part / whole of the same shape; a share of nothing is 0."""
-    return np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)
 
 
 def linear_share(part_U: Floats, whole_U: Floats) -> Floats:

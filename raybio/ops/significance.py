@@ -1,24 +1,30 @@
 """Bootstrap intervals, paired permutation tests and means over seeds.
 
-Every score here is a ratio of sums, ``numerator_Q.sum() / denominator_Q.sum()``. With the counts of
-each query it is a micro average; with the value of each query over 1 it is a macro mean.
+A score is a statistic of the counts of units (``core.unit_counts``): a mean of values, a ratio of
+sums such as a micro F1, or a mean of such ratios. Resamples, swapped units and units that are left
+out are scored by their own counts.
 
-Shape letters: Q queries (or other units that are resampled or swapped), R resamples at once, T
-tests. U units, C counts of a unit, X bootstrap samples.
+Shape letters: Q queries and U units (what is resampled or swapped), R resamples at once, T tests,
+X bootstrap samples, S runs with different seeds.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri, stdtr, stdtrit
 
+from raybio.core.arrays import Floats
+from raybio.core.unit_counts import RATIO, UnitCounts
 from raybio.ops.closed_form_bootstrap import ratio_quantiles
 
 _ENTRIES_AT_ONCE = 1 << 22
 """Entries of the arrays of resamples."""
+
+_ENTRIES_IN_CACHE = 1 << 17
 
 MAX_RESAMPLED_UNITS = 10_000
 """With more units, intervals are computed in closed form, which takes milliseconds instead of
@@ -150,41 +156,38 @@ def mean_interval(
     return ratio_interval(value_Q, np.ones(len(value_Q)), rng, num_resamples=num_resamples)
 
 
-def resampled_sums(
-    count_UC: Numbers, rng: np.random.Generator, num_resamples: int = 1000
-) -> NDArray[np.float64]:
-    """Return the sums (X, C) of the counts over bootstrap samples of the units.
-
-    One sample is drawn at a time: memory does not grow with units times samples.
-    """
-    counts = count_UC.astype(np.float64)
-    num_units = len(counts)
-    probability_U = np.full(num_units, 1 / num_units)
-    sum_XC = np.empty((num_resamples, counts.shape[1]))
-    for sum_C in sum_XC:
-        sum_C[:] = rng.multinomial(num_units, probability_U) @ counts
-    return sum_XC
-
-
 def percentile_intervals(
-    value_by_name: Mapping[str, float],
-    resampled_by_name: Mapping[str, NDArray[np.floating[Any]]],
-    num_units: int,
+    counts_by_name: Mapping[str, UnitCounts],
+    rng: np.random.Generator,
+    *,
+    num_resamples: int = 1000,
 ) -> dict[str, Interval]:
-    """Return values with their 95 % bootstrap percentile intervals (Efron, 1979).
+    """Return scores with their 95 % bootstrap percentile intervals (Efron, 1979).
+
+    All scores have the same samples. A few samples are drawn at a time: memory does not grow with
+    units times samples.
 
     Args:
-        value_by_name: the values over all units.
-        resampled_by_name: the same of each bootstrap sample, (X,).
-        num_units: units that the samples were drawn from; the interval of a single one is unknown.
+        counts_by_name: counts of the same units; the interval of a single one is unknown.
+        rng: draws the samples.
+        num_resamples: number of samples.
     """
+    num_units = next(iter(counts_by_name.values())).num_units
+    values_by_name: dict[str, list[Floats]] = {name: [] for name in counts_by_name}
+    probability_U = np.full(num_units, 1 / num_units)
+    rows = max(1, _ENTRIES_IN_CACHE // num_units)
+    for start in range(0, num_resamples, rows):
+        size = min(rows, num_resamples - start)
+        weight_XU = rng.multinomial(num_units, probability_U, size) / num_units
+        for name, counts in counts_by_name.items():
+            values_by_name[name].append(counts.of_samples(weight_XU))
     intervals = {}
-    for name, value in value_by_name.items():
+    for name, counts in counts_by_name.items():
         low = math.nan
         high = math.nan
         if num_units > 1:
-            low, high = np.percentile(resampled_by_name[name], [2.5, 97.5]).tolist()
-        intervals[name] = Interval(value, low, high)
+            low, high = np.percentile(np.concatenate(values_by_name[name]), [2.5, 97.5]).tolist()
+        intervals[name] = Interval(counts.value, low, high)
     return intervals
 
 
@@ -195,37 +198,98 @@ class DifferenceTest(NamedTuple):
     p: float
 
 
-def hierarchical_mean(
-    value_SQ: NDArray[np.float64], rng: np.random.Generator, *, num_resamples: int = 2000
-) -> DifferenceTest:
-    """Return the mean over runs and queries with its interval, and the p value of a mean of 0.
+@dataclass(frozen=True, eq=False)
+class RunGroup:
+    """Scores of runs on the same units; each is of an independent draw, such as a seed.
 
-    Seeds are drawn, and queries for all runs together, as in ``hierarchical_test``, with S - 1
-    degrees of freedom. For scores, the interval says what runs with other seeds on other queries
+    Attributes:
+        runs: counts of each run.
+        minus: counts of a model in each run, whose score is subtracted; empty: nothing is.
+        draws: indices of the runs of each independent draw; None: each run is one. The score of a
+            draw is the mean of its runs. Where draws have unequal numbers of runs, their deviations
+            from the mean of all runs are weighted by these numbers: it stays the mean.
+    """
+
+    runs: Sequence[UnitCounts]
+    minus: Sequence[UnitCounts] = ()
+    draws: Sequence[Sequence[int]] | None = None
+
+    @property
+    def num_units(self) -> int:
+        """U."""
+        return self.runs[0].num_units
+
+    @property
+    def num_draws(self) -> int:
+        """S."""
+        return len(self.runs) if self.draws is None else len(self.draws)
+
+    @property
+    def value_S(self) -> Floats:
+        """The score of each draw."""
+        all_1U = np.full((1, self.num_units), 1 / self.num_units)
+        return np.asarray(self.of_samples(all_1U)[0])
+
+    def of_samples(self, weight_XU: Floats) -> Floats:
+        """Return the scores (X, S) of samples of the units (``UnitCounts.of_samples``)."""
+        values = [counts.of_samples(weight_XU) for counts in self.runs]
+        minus = [counts.of_samples(weight_XU) for counts in self.minus]
+        return self._of_draws(values, minus)
+
+    def without_each(self) -> Floats:
+        """Return the scores (U, S) of all units but one."""
+        values = [counts.without_each() for counts in self.runs]
+        minus = [counts.without_each() for counts in self.minus]
+        return self._of_draws(values, minus)
+
+    def _of_draws(self, values: Sequence[Floats], minus: Sequence[Floats]) -> Floats:
+        value_XR = np.stack(values, axis=1)
+        if minus:
+            value_XR = value_XR - np.stack(minus, axis=1)
+        if self.draws is None:
+            return value_XR
+        mean_X = value_XR.mean(axis=1)
+        mean_runs = len(self.runs) / len(self.draws)
+        columns = []
+        for numbers in self.draws:
+            deviation_X = value_XR[:, list(numbers)].mean(axis=1) - mean_X
+            columns.append(mean_X + len(numbers) / mean_runs * deviation_X)
+        return np.stack(columns, axis=1)
+
+
+def hierarchical_mean(
+    group: RunGroup, rng: np.random.Generator, *, shift: float = 0.0, num_resamples: int = 2000
+) -> DifferenceTest:
+    """Return the mean over runs and units with its interval, and the p value of a mean of 0.
+
+    Seeds are drawn, and units for all runs together, as in ``hierarchical_test``, with S - 1
+    degrees of freedom. For scores, the interval says what runs with other seeds on other units
     would give. For differences from something without a seed, such as a fixed ranking of
-    candidates, the p value is valid: seeds of the runs and queries are random, and the fixed side
-    adds no variance but through the queries. Where both sides have the same seeds, their
-    differences seed by seed are the values.
+    candidates, the p value is valid: seeds of the runs and units are random, and the fixed side
+    adds no variance but through the units. Where both sides have the same seeds, their differences
+    seed by seed are the scores (``RunGroup.minus``).
 
     Args:
-        value_SQ: values of the queries in at least two runs with different seeds.
+        group: scores of at least two runs with different seeds.
         rng: draws the resamples.
+        shift: added to the mean and to its interval.
         num_resamples: number of resamples.
     """
-    (mean_N,) = _resampled_means((value_SQ,), rng, num_resamples)
-    return _tested(float(value_SQ.mean()), mean_N, [value_SQ])
+    (mean_N,) = _resampled_means((group,), rng, num_resamples)
+    return _tested(mean_N, [group], shift)
 
 
 def hierarchical_test(
-    first_SQ: NDArray[np.float64],
-    second_SQ: NDArray[np.float64],
+    first: RunGroup,
+    second: RunGroup,
     rng: np.random.Generator,
     *,
+    shift: float = 0.0,
     num_resamples: int = 2000,
 ) -> DifferenceTest:
-    """Test whether two groups of runs differ: a bootstrap over seeds and queries.
+    """Test whether two groups of runs differ: a bootstrap over seeds and units.
 
-    Seeds are drawn within each group, and queries for all runs together (Saravanan, Berman and
+    Seeds are drawn within each group, and units for all runs together (Saravanan, Berman and
     Sober 2020). The bootstrap of few seeds is too narrow, so deviations between seeds are widened
     by sqrt(S / (S - 1)) and by Student's t over the normal quantile, with Welch's degrees of
     freedom: those of one group where the seeds of the other hardly vary. They are an approximation:
@@ -234,80 +298,136 @@ def hierarchical_test(
     permutation of three against three runs has 20 orders.
 
     Args:
-        first_SQ: values of the queries in at least two runs with different seeds.
-        second_SQ: those of the other group, whose number of seeds may differ.
+        first: scores of at least two runs with different seeds.
+        second: those of the other group, on the same units; its number of seeds may differ.
         rng: draws the resamples.
+        shift: added to the difference and to its interval.
         num_resamples: number of resamples.
     """
-    first_N, second_N = _resampled_means((first_SQ, second_SQ), rng, num_resamples)
-    observed = float(first_SQ.mean() - second_SQ.mean())
-    return _tested(observed, first_N - second_N, [first_SQ, second_SQ])
+    first_N, second_N = _resampled_means((first, second), rng, num_resamples)
+    return _tested(first_N - second_N, [first, second], shift)
+
+
+def interval_over_units(
+    groups: Sequence[RunGroup],
+    rng: np.random.Generator,
+    *,
+    shift: float = 0.0,
+    num_resamples: int = 1000,
+) -> Interval:
+    """Return the mean score of one group, or the difference of two, with its interval over units.
+
+    It says nothing of other seeds. Of a single unit it is NaN.
+
+    Args:
+        groups: one or two groups, on the same units.
+        rng: draws the resamples.
+        shift: added to the score and to its interval.
+        num_resamples: number of resamples.
+    """
+    observed = _observed(groups) + shift
+    if groups[0].num_units == 1:
+        return Interval(observed, math.nan, math.nan)
+    values = [
+        _difference([group.of_samples(weight_XU) for group in groups])
+        for weight_XU in _drawn_weights(groups[0].num_units, rng, num_resamples)
+    ]
+    return _around(observed, np.concatenate(values) + shift)
+
+
+def _difference(values: Sequence[Floats]) -> Floats:
+    """Return the means (X,) over the draws of one group (X, S), or the difference of two."""
+    first_X, *others = (value_XS.mean(axis=1) for value_XS in values)
+    return np.asarray(first_X - others[0] if others else first_X)
+
+
+def _observed(groups: Sequence[RunGroup]) -> float:
+    return float(_difference([group.value_S[None] for group in groups])[0])
+
+
+def _drawn_weights(
+    num_units: int, rng: np.random.Generator, num_resamples: int
+) -> Iterator[Floats]:
+    """Yield blocks (R, U) of the weights of units in bootstrap samples."""
+    rows = max(1, _ENTRIES_AT_ONCE // num_units)
+    for start in range(0, num_resamples, rows):
+        num_rows = min(rows, num_resamples - start)
+        drawn_RU = rng.integers(0, num_units, (num_rows, num_units))
+        drawn_RU += num_units * np.arange(num_rows)[:, None]
+        count_RU = np.bincount(drawn_RU.ravel(), minlength=num_rows * num_units)
+        yield count_RU.reshape(num_rows, num_units) / num_units
 
 
 def _resampled_means(
-    groups: Sequence[NDArray[np.float64]], rng: np.random.Generator, num_resamples: int
-) -> list[NDArray[np.float64]]:
-    """Return the means (num_resamples,) of each group (S, Q), over drawn seeds and queries."""
-    num_queries = groups[0].shape[1]
+    groups: Sequence[RunGroup], rng: np.random.Generator, num_resamples: int
+) -> list[Floats]:
+    """Return the means (num_resamples,) of each group, over drawn seeds and units."""
     _, degrees = _seed_error(groups)
     quantile = float(stdtrit(degrees, 0.975) / ndtri(0.975))
-    means = [np.empty(num_resamples) for _ in groups]
-    rows = max(1, _ENTRIES_AT_ONCE // num_queries)
-    for start in range(0, num_resamples, rows):
-        num_rows = min(rows, num_resamples - start)
-        drawn_RQ = rng.integers(0, num_queries, (num_rows, num_queries))
-        drawn_RQ += num_queries * np.arange(num_rows)[:, None]
-        count_RQ = np.bincount(drawn_RQ.ravel(), minlength=num_rows * num_queries)
-        share_RQ = count_RQ.reshape(num_rows, num_queries) / num_queries
-        for value_SQ, mean_N in zip(groups, means, strict=True):
-            num_seeds = len(value_SQ)
-            mean_RS = share_RQ @ value_SQ.T
-            drawn_RS = rng.integers(0, num_seeds, (num_rows, num_seeds))
+    blocks: list[list[Floats]] = [[] for _ in groups]
+    for weight_RU in _drawn_weights(groups[0].num_units, rng, num_resamples):
+        for group, means in zip(groups, blocks, strict=True):
+            num_seeds = group.num_draws
+            mean_RS = group.of_samples(weight_RU)
+            drawn_RS = rng.integers(0, num_seeds, mean_RS.shape)
             seed_mean_R = np.take_along_axis(mean_RS, drawn_RS, axis=1).mean(axis=1)
             all_R = mean_RS.mean(axis=1)
             widened = quantile * np.sqrt(num_seeds / (num_seeds - 1))
-            mean_N[start : start + num_rows] = all_R + widened * (seed_mean_R - all_R)
-    return means
+            means.append(all_R + widened * (seed_mean_R - all_R))
+    return [np.concatenate(means) for means in blocks]
 
 
-def _tested(
-    observed: float, resampled_N: NDArray[np.float64], groups: Sequence[NDArray[np.float64]]
-) -> DifferenceTest:
+def _tested(resampled_N: Floats, groups: Sequence[RunGroup], shift: float) -> DifferenceTest:
+    observed = _observed(groups) + shift
+    return DifferenceTest(
+        _around(observed, resampled_N + shift), _p_of_components(observed, groups)
+    )
+
+
+def _around(observed: float, resampled_N: Floats) -> Interval:
     low, high = np.percentile(resampled_N, [2.5, 97.5]).tolist()
     # Rounding may put a score that all units share outside of its own interval.
-    interval = Interval(observed, min(low, observed), max(high, observed))
-    return DifferenceTest(interval, _p_of_components(observed, groups))
+    return Interval(observed, min(low, observed), max(high, observed))
 
 
-def _p_of_components(observed: float, groups: Sequence[NDArray[np.float64]]) -> float:
-    """Return the p value of a mean, or a difference of two means, over seeds and queries.
+def _p_of_components(observed: float, groups: Sequence[RunGroup]) -> float:
+    """Return the p value of a mean, or a difference of two means, over seeds and units.
 
-    The variance is the sum of what queries and the seeds of each group (S, Q) contribute, each
-    estimated by itself. Student's t has the degrees of freedom of the seeds alone (Welch 1947):
-    few seeds know little of their own variance, however many queries there are. Where queries
+    The variance is the sum of what units and the seeds of each group contribute, each estimated by
+    itself: that of units by leaving each out (the jackknife, Efron and Stein 1981; of means it is
+    the variance of values). Student's t has the degrees of freedom of the seeds alone (Welch 1947):
+    few seeds know little of their own variance, however many units there are. Where units
     contribute most, p is larger than it need be.
     """
     # A difference that rounding leaves between equal runs is none.
     if abs(observed) <= 1e-12:
         return 1.0
-    value_Q = groups[0].mean(axis=0)
-    if len(groups) > 1:
-        value_Q = value_Q - groups[1].mean(axis=0)
-    query_variance = float(value_Q.var(ddof=1)) / len(value_Q) if len(value_Q) > 1 else 0.0
+    num_units = groups[0].num_units
+    unit_variance = 0.0
+    if num_units > 1:
+        unit_variance = float(without_each_unit(groups).var()) * (num_units - 1)
     seed_error, degrees = _seed_error(groups)
-    if seed_error == 0 and len(value_Q) > 1:
-        # Equal runs, as of a method without a seed: only queries vary.
-        degrees = len(value_Q) - 1
-    return _t_test(observed, math.sqrt(query_variance + seed_error**2), degrees).p
+    if seed_error == 0 and num_units > 1:
+        # Equal runs, as of a method without a seed: only units vary.
+        degrees = num_units - 1
+    return _t_test(observed, math.sqrt(unit_variance + seed_error**2), degrees).p
 
 
-def _seed_error(groups: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
-    """Return the standard error of what the seeds of groups (S, Q) add, and its degrees of freedom.
+def without_each_unit(groups: Sequence[RunGroup]) -> Floats:
+    """Return the mean of one group, or the difference of two, without each unit (U,).
+
+    Of a single unit it is NaN.
+    """
+    return _difference([group.without_each() for group in groups])
+
+
+def _seed_error(groups: Sequence[RunGroup]) -> tuple[float, float]:
+    """Return the standard error of what the seeds of groups add, and its degrees of freedom.
 
     The degrees are those of Welch (1947).
     """
-    variances = [float(value_SQ.mean(axis=1).var(ddof=1)) / len(value_SQ) for value_SQ in groups]
-    return _sum_of_variances(variances, [len(value_SQ) - 1 for value_SQ in groups])
+    variances = [float(group.value_S.var(ddof=1)) / group.num_draws for group in groups]
+    return _sum_of_variances(variances, [group.num_draws - 1 for group in groups])
 
 
 def _sum_of_variances(
@@ -371,11 +491,7 @@ def paired_test(
     *,
     num_permutations: int = 10_000,
 ) -> PairedTest:
-    """Test whether two systems' ratios differ: two-sided paired permutation test.
-
-    Under the null hypothesis the two scores of a query are exchangeable, so a permutation flips the
-    signs of some differences. p = (1 + permutations at least as far from 0) / (1 + permutations),
-    which is never 0 (Phipson and Smyth, 2010). It cannot fall far below 2^(1 - Q).
+    """Test whether two systems' ratios with the same denominators differ (``swap_test``).
 
     Args:
         first_Q: numerators of the first system.
@@ -387,22 +503,55 @@ def paired_test(
     Raises:
         ValueError: if the arrays do not fit together, or the denominators are all 0.
     """
-    first, denominator = _checked(first_Q, denominator_Q)
-    second, _ = _checked(second_Q, denominator_Q)
-    difference_Q = first - second
-    observed = difference_Q.sum()
-    # Sums that are mathematically equal may differ in their last bits.
-    threshold = abs(observed) - 1e-12 * np.abs(difference_Q).sum()
-    nonzero_Q = difference_Q[difference_Q != 0]
+    first, second = (
+        UnitCounts(np.stack(_checked(numerator_Q, denominator_Q), axis=1), RATIO)
+        for numerator_Q in (first_Q, second_Q)
+    )
+    return swap_test(first, second, rng, num_permutations=num_permutations)
+
+
+def swap_test(
+    first: UnitCounts,
+    second: UnitCounts,
+    rng: np.random.Generator,
+    *,
+    num_permutations: int = 10_000,
+) -> PairedTest:
+    """Test whether two systems' scores differ: two-sided paired permutation test.
+
+    Under the null hypothesis the two results of a unit are exchangeable, so a permutation swaps the
+    counts of some units. p = (1 + permutations at least as far from 0) / (1 + permutations), which
+    is never 0 (Phipson and Smyth, 2010). It cannot fall far below 2^(1 - U).
+
+    Args:
+        first: counts of the first system.
+        second: counts of the second system, of the same units and the same statistic.
+        rng: draws the permutations.
+        num_permutations: number of permutations.
+    """
+    observed = first.value - second.value
+    first_QC, second_QC = (
+        counts.count_U.reshape(counts.num_units, -1).astype(np.float64)
+        for counts in (first, second)
+    )
+    difference_QC = first_QC - second_QC
+    # Means that are mathematically equal may differ in their last bits.
+    scale = max(abs(first.value), abs(second.value), np.abs(difference_QC).mean(axis=0).max())
+    threshold = abs(observed) - 1e-12 * scale
+    # Units with equal counts can be swapped without effect.
+    difference_KC = difference_QC[difference_QC.any(axis=1)]
+    shape = first.count_U.shape[1:]
     num_as_far = 0
-    rows = max(1, _ENTRIES_AT_ONCE // max(len(nonzero_Q), 1))
+    rows = max(1, _ENTRIES_AT_ONCE // max(len(difference_KC), 1))
     for start in range(0, num_permutations, rows):
-        shape = (min(rows, num_permutations - start), len(nonzero_Q))
-        is_swapped_RQ = rng.integers(0, 2, shape, dtype=np.int8)
-        sum_R = nonzero_Q.sum() - 2 * (is_swapped_RQ @ nonzero_Q)
-        num_as_far += int((np.abs(sum_R) >= threshold).sum())
+        num_rows = min(rows, num_permutations - start)
+        is_swapped_RK = rng.integers(0, 2, (num_rows, len(difference_KC)), dtype=np.int8)
+        moved_RC = is_swapped_RK @ difference_KC / first.num_units
+        first_R = first.of_means((first_QC.mean(axis=0) - moved_RC).reshape(num_rows, *shape))
+        second_R = second.of_means((second_QC.mean(axis=0) + moved_RC).reshape(num_rows, *shape))
+        num_as_far += int((np.abs(first_R - second_R) >= threshold).sum())
     p = (1 + num_as_far) / (1 + num_permutations)
-    return PairedTest(float(observed / denominator.sum()), p)
+    return PairedTest(observed, p)
 
 
 def holm(p_T: Sequence[float]) -> NDArray[np.float64]:

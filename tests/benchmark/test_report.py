@@ -34,6 +34,7 @@ from raybio.benchmark.tasks.relation_probe import RelationProbeTask
 from raybio.benchmark.tasks.retrieval import BeirRetrievalTask
 from raybio.core.errors import ConfigError
 from raybio.core.records import write_record
+from raybio.core.unit_counts import UnitCounts
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.relation_graphs.demo import WordsConfig, write_words
 from raybio.methods.relation_graphs.inference.embedding_model import WordEmbedder
@@ -41,7 +42,7 @@ from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.sppt.articles.store import LinkedTextStore
 from raybio.methods.sppt.downstream.scores import class_scores
 from raybio.methods.sppt.downstream.store import TaskStore
-from raybio.ops.significance import Interval, hierarchical_mean
+from raybio.ops.significance import Interval, RunGroup, hierarchical_mean
 from raybio.runtime.cluster.resources import Node, fit_trials
 from raybio.runtime.run.tasks import reservation
 from tests.paths import ROOT
@@ -326,8 +327,8 @@ def test_runs_that_differ_in_their_seed_have_a_row_with_an_interval_over_seeds()
     row_by_name = {row.name: row for row in report.tasks[0].rows}
     assert row_by_name.keys() == {*names, "3 seeds of a"}
     row = row_by_name["3 seeds of a"]
-    value_SU = np.stack([models[name].numerator_U for name in levels])
-    expected = hierarchical_mean(value_SU, np.random.default_rng(0)).difference
+    runs = [UnitCounts(models[name].numerator_U) for name in levels]
+    expected = hierarchical_mean(RunGroup(runs), np.random.default_rng(0)).difference
     assert expected.high > 1  # Student's t passes the limits of the measure
     assert (row.value, row.low, row.high) == pytest.approx((expected.value, expected.low, 1))
     assert row.low is not None and row.high is not None

@@ -8,18 +8,21 @@ import pytest
 from raybio.core.errors import DataError
 from raybio.core.final_report import UnitScores
 from raybio.core.table_layout import TableLayout
+from raybio.core.unit_counts import MEAN_OF_RATIOS, RATIO, UnitCounts
 from raybio.evaluation import unit_scores
 from raybio.evaluation.unit_scores import (
+    DominantUnit,
     independent_draws,
     interval_over_runs,
-    over_shared_draws,
     paired_difference,
     read_unit_scores,
+    sample_counts,
     sample_units,
     stored_unit_scores,
     untrained_difference,
     write_unit_scores,
 )
+from raybio.ops.significance import RunGroup
 
 
 def scores(value_U: np.ndarray) -> UnitScores:
@@ -228,34 +231,33 @@ SETS = [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
 def test_runs_on_several_sets_are_draws_of_sets_and_runs_on_one_set_are_draws_of_seeds() -> None:
-    runs = [scores(np.array([number, 2.0 * number])) for number in range(9)]
     assert independent_draws(SETS) == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
     assert independent_draws([4, 4, 4]) == independent_draws([0, 1, 2]) == [[0], [1], [2]]
-    for each_alone in ([4] * 9, range(9)):
-        assert over_shared_draws(runs, each_alone) == runs
-    drawn = over_shared_draws(runs, SETS)
-    assert [one.value_by_measure["hit"].tolist() for one in drawn] == [[1, 2], [4, 8], [7, 14]]
+    runs = [UnitCounts(np.array([number, 2.0 * number])) for number in range(9)]
+    drawn = RunGroup(runs, draws=independent_draws(SETS)).of_samples(np.eye(2))
+    assert drawn.T.tolist() == [[1, 2], [4, 8], [7, 14]]
     # A set with one run weighs less; the mean stays that of the runs.
-    unequal = over_shared_draws(runs[:4], SETS[:4])
-    values = [one.value_by_measure["hit"] for one in unequal]
-    assert np.mean(values, axis=0) == pytest.approx([1.5, 3.0])
-    assert values[1][0] == pytest.approx(1.5 + 1 / 2 * (3 - 1.5))
+    unequal = RunGroup(runs[:4], draws=independent_draws(SETS[:4])).of_samples(np.eye(2))
+    assert unequal.mean(axis=1) == pytest.approx([1.5, 3.0])
+    assert unequal[0, 1] == pytest.approx(1.5 + 1 / 2 * (3 - 1.5))
 
 
 def test_equal_seeds_on_each_set_say_no_more_than_one_seed_on_each() -> None:
     rng = np.random.default_rng(0)
     of_sets = [scores(rng.random(60) + by) for by in (-0.1, 0.0, 0.2)]
-    nine = over_shared_draws([of_sets[number] for number in SETS], SETS)
-    zero = [scores(np.zeros(60))] * 3
-    for measured in (paired_difference, untrained_difference):
-        one_each = measured(of_sets, zero, "hit")
-        found = measured(nine, zero, "hit")
-        assert found.difference == pytest.approx(one_each.difference)
-        assert found.p == pytest.approx(one_each.p)
+    nine = [of_sets[number] for number in SETS]
+    zeros = [scores(np.zeros(60))]
+    one_each = paired_difference(of_sets, 3 * zeros, "hit")
+    found = paired_difference(nine, 9 * zeros, "hit", draws=(SETS, SETS))
+    assert found.difference == pytest.approx(one_each.difference)
+    assert found.p == pytest.approx(one_each.p)
+    one_each = untrained_difference(of_sets, 3 * zeros, "hit")
+    found = untrained_difference(nine, 9 * zeros, "hit", draw_R=SETS)
+    assert found.difference == pytest.approx(one_each.difference)
+    assert found.p == pytest.approx(one_each.p)
     # Two sets say nothing of a third, however many seeds they have.
-    assert (
-        paired_difference(over_shared_draws([*of_sets[:2]] * 3, [0, 1] * 3), zero, "hit").p is None
-    )
+    of_two = paired_difference(of_sets[:2] * 3, 3 * zeros, "hit", draws=([0, 1] * 3, ()))
+    assert of_two.p is None
 
 
 def test_intervals_of_runs_on_several_sets_cover_the_mean_of_all_sets() -> None:
@@ -266,10 +268,75 @@ def test_intervals_of_runs_on_several_sets_cover_the_mean_of_all_sets() -> None:
     for _ in range(num_tests):
         level_R = rng.normal(0, 1, 3)[SETS] + rng.normal(0, 0.3, 9)
         runs = [scores(level + rng.normal(0, 1, 40)) for level in level_R]
-        found = untrained_difference(
-            over_shared_draws(runs, SETS), [scores(np.zeros(40))] * 3, "hit"
-        )
+        found = untrained_difference(runs, [scores(np.zeros(40))] * 9, "hit", draw_R=SETS)
         num_covering += found.difference.low <= 0 <= found.difference.high
         num_rejected += found.p is not None and found.p < 0.05
     assert num_covering >= 0.9 * num_tests
     assert num_rejected <= 0.08 * num_tests
+
+
+def f1_scores(count_U2: np.ndarray) -> UnitScores:
+    """Scores of documents with counts (2 x correct, predicted + gold)."""
+    return sample_counts({"f1": UnitCounts(count_U2, RATIO)})
+
+
+def test_counts_are_read_back_with_their_statistic_and_an_unknown_one_is_refused(
+    tmp_path: Path,
+) -> None:
+    rng = np.random.default_rng(0)
+    by_class = UnitCounts(rng.integers(0, 9, (6, 2, 3)), MEAN_OF_RATIOS)
+    units = sample_counts({"f1": by_class, "hit": UnitCounts(rng.random(6))})
+    path = tmp_path / "unit_scores.npz"
+    layout = TableLayout("T", {"f1": "F1", "hit": "hit"}, {"val": "v"})
+    by_stage = {stage: {"val": units} for stage in ("trained", "rival")}
+    write_unit_scores(path, stored_unit_scores(by_stage, layout))
+    for found in read_unit_scores(path).values():
+        counts = found["val"].counts("f1")
+        assert counts.statistic == MEAN_OF_RATIOS
+        np.testing.assert_array_equal(counts.count_U, by_class.count_U)
+        assert counts.value == by_class.value
+        assert found["val"].counts("hit").statistic == "mean"
+    unknown = UnitScores(units.unit_U, {"f1": rng.random(6)}, {"f1": "median"})
+    write_unit_scores(path, {"trained": {"val": unknown}})
+    with pytest.raises(DataError, match="statistic median is of a newer version"):
+        read_unit_scores(path)
+
+
+def test_a_run_of_an_older_version_is_compared_by_its_linearized_values() -> None:
+    rng = np.random.default_rng(0)
+    total_U = np.full(200, 10)
+    sides = [f1_scores(np.stack([rng.binomial(10, p, 200), total_U], axis=1)) for p in (0.6, 0.5)]
+    new = paired_difference(sides[:1], sides[1:], "f1")
+    old = scores(sides[1].value_by_measure["f1"][:, 0] / 10)
+    mixed = paired_difference(
+        sides[:1], [UnitScores(old.unit_U, {"f1": old.value_by_measure["hit"]})], "f1"
+    )
+    # Equal wholes: the linearized value is the share.
+    assert mixed.difference == pytest.approx(new.difference)
+
+
+def test_a_document_that_dominates_a_difference_is_named_with_the_difference_without_it() -> None:
+    rng = np.random.default_rng(0)
+    size_U = np.full(40, 10)
+    size_U[7] = 100
+    first_U2 = np.stack([rng.binomial(size_U, 0.4), size_U], axis=1)
+    second_U2 = np.stack([rng.binomial(size_U, 0.4), size_U], axis=1)
+    first_U2[7, 0], second_U2[7, 0] = 80, 20
+    others = np.arange(40) != 7
+    without = [side_U2[others].sum(axis=0) for side_U2 in (first_U2, second_U2)]
+    expected = without[0][0] / without[0][1] - without[1][0] / without[1][1]
+    names = np.arange(100, 140)
+    first, second = (f1_scores(side).named(names) for side in (first_U2, second_U2))
+    found = paired_difference([first], [second], "f1")
+    assert found.dominant is not None and found.dominant.unit == 107
+    assert found.dominant.difference == pytest.approx(expected, abs=1e-12)
+    back = untrained_difference([second], [first], "f1")
+    assert back.dominant == pytest.approx(DominantUnit(107, -expected), abs=1e-6)
+    # Large, but as everywhere else.
+    first_U2[7, 0] = second_U2[7, 0] = 40
+    alike = [f1_scores(side) for side in (first_U2, second_U2)]
+    assert paired_difference(alike[:1], alike[1:], "f1").dominant is None
+    same = paired_difference([first], [first], "f1")
+    assert same.dominant is None
+    two = [f1_scores(side[:2]) for side in (first_U2, second_U2)]
+    assert paired_difference(two[:1], two[1:], "f1").dominant is None

@@ -199,9 +199,7 @@ def final(name: str, store: Store) -> FinalReport:
     return system.final_evaluate(system.model, SingleProcess())
 
 
-def test_the_units_of_the_final_evaluation_have_its_scores_as_their_means(
-    name: str, final: FinalReport
-) -> None:
+def test_the_units_of_the_final_evaluation_have_its_scores(name: str, final: FinalReport) -> None:
     measures = METHODS[name].table.measures.keys()
     assert final.unit_scores["trained"].keys() == final.scores["trained"].keys()
     # "samples" are of models only; a rival may have one direction of the trained model's two.
@@ -215,10 +213,11 @@ def test_the_units_of_the_final_evaluation_have_its_scores_as_their_means(
             of_trained = final.unit_scores["trained"][split].unit_U
             assert units.unit_U.tolist() == of_trained.tolist()
             assert len(set(units.unit_U.tolist())) == len(units.unit_U) > 1
-            for measure, value_U in units.value_by_measure.items():
+            for measure in units.value_by_measure:
                 where = (stage, split, measure)
-                assert value_U.shape == units.unit_U.shape, where
-                assert value_U.mean() == pytest.approx(scores[measure]["value"]), where
+                counts = units.counts(measure)
+                assert counts.num_units == len(units.unit_U), where
+                assert counts.value == pytest.approx(scores[measure]["value"]), where
 
 
 def test_a_sweep_over_it_is_shipped_and_decides_by_a_metric_that_it_logs(

@@ -27,6 +27,7 @@ from raybio.benchmark.task import (
     missing_files,
 )
 from raybio.core.errors import ConfigError
+from raybio.evaluation.unit_scores import linear_share
 from raybio.methods.relation_graphs.annotations.folds import FoldRows, read_fold
 from raybio.methods.relation_graphs.config import Config, FoldConfig, KnnConfig, WordEncoderConfig
 from raybio.methods.relation_graphs.encoders.word_model import (
@@ -163,7 +164,7 @@ class EntitiesRelationsTask(BenchmarkTask):
         }
         return TaskScores.of_means(
             units.unit_U.tolist(),
-            units.value_by_measure[primary],
+            _linearized(units.value_by_measure[primary]),
             {**measures, **others},
             value=found.values[primary],
             remarks=remarks,
@@ -206,6 +207,16 @@ class EntitiesRelationsTask(BenchmarkTask):
             WordStore,
             lambda path: prepare_words(path, sentences, splits=self.splits, dev=dev, test=test),
         )
+
+
+def _linearized(count_SA3: np.ndarray) -> np.ndarray:
+    """Return values (S,) of sentences whose mean is a mean of ratios over the present classes.
+
+    The scores of a task have one ratio, so each class is linearized (the delta method).
+    """
+    present = np.flatnonzero(count_SA3[..., 2].any(axis=0))
+    by_class = [linear_share(count_SA3[:, each, 0], count_SA3[:, each, 1]) for each in present]
+    return np.mean(by_class, axis=0) if by_class else np.zeros(len(count_SA3))
 
 
 @lru_cache(maxsize=1)

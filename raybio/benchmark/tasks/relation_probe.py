@@ -122,12 +122,13 @@ class RelationProbeTask(BenchmarkTask):
         others: Mapping[str, float] = {},
         remarks: Sequence[str] = (),
     ) -> TaskScores:
-        units = result.test.f1_counts()
+        units = result.test.unit_scores()
+        numerator_U, denominator_U = units.value_by_measure["f1"].T.astype(np.float64)
         rates = {name: result.test.values[name] for name in ("precision", "recall", "macro_f1")}
         return TaskScores(
             tuple(map(str, units.unit_U.tolist())),
-            units.value_by_measure["achieved"].astype(np.float64),
-            units.value_by_measure["achievable"].astype(np.float64),
+            numerator_U,
+            denominator_U,
             value=result.test.values["f1"],
             others={**rates, **others},
             remarks=tuple(remarks),

@@ -4,7 +4,7 @@ Entities are chunks of BIO tags. A relation joins two words, the last ones of it
 either order.
 
 Shape letters: W words, S sentences, P pairs, F predicted and G gold pairs, C chunks, A classes
-(types of entities, or relations), X samples of sentences.
+(types of entities, or relations).
 """
 
 from abc import ABC, abstractmethod
@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from raybio.core.arrays import Floats, Integers
 from raybio.core.final_report import UnitScores
-from raybio.evaluation.unit_scores import linear_share, sample_units, share
+from raybio.core.unit_counts import MEAN_OF_RATIOS, UnitCounts, share
+from raybio.evaluation.unit_scores import sample_counts
 from raybio.methods.relation_graphs.annotations.tags import check_sentences, chunks
-from raybio.ops.significance import Interval, percentile_intervals, resampled_sums
+from raybio.ops.significance import Interval, percentile_intervals
 
 TASKS = ("ner", "re_minus", "re", "re_legacy")
 
@@ -119,7 +120,7 @@ def score_entities_relations(
 
 
 class TaskCounts(NamedTuple):
-    """Counts of one task by sentence and class; (X, A) for samples of sentences.
+    """Counts of one task by sentence and class.
 
     Attributes:
         right_SA: predicted and right.
@@ -143,13 +144,22 @@ class SentenceCounts(ABC):
         """The counts of each task, by its name."""
 
     @cached_property
+    def counts(self) -> dict[str, UnitCounts]:
+        """The counts of sentences of ``f1``, ``precision``, ``recall`` of each task.
+
+        They are named as ``ner_f1``. Each score is a mean over the classes that are present.
+        """
+        counts = {}
+        for task, (right_SA, predicted_SA, gold_SA, present_SA) in self.tasks.items():
+            for what, part_SA, whole_SA in _shares(right_SA, predicted_SA, gold_SA):
+                count_SA3 = np.stack([part_SA, whole_SA, present_SA], axis=-1)
+                counts[f"{task}_{what}"] = UnitCounts(count_SA3, MEAN_OF_RATIOS)
+        return counts
+
+    @cached_property
     def values(self) -> dict[str, float]:
-        """``f1``, ``precision``, ``recall`` of each task, as ``ner_f1``: means over classes."""
-        whole = {
-            task: TaskCounts(*(part_SA.sum(axis=0)[None] for part_SA in counts))
-            for task, counts in self.tasks.items()
-        }
-        return {name: float(value_X[0]) for name, value_X in _statistics(whole).items()}
+        """The scores of all sentences."""
+        return {name: counts.value for name, counts in self.counts.items()}
 
     def by_class(self, task: str) -> dict[str, Floats]:
         """Return ``precision``, ``recall``, ``f1`` (A,) of a task; NaN for absent classes."""
@@ -169,45 +179,11 @@ class SentenceCounts(ABC):
         They speak of the choice of sentences alone, not of training seeds; with very few sentences
         they are too narrow (Efron 1979), and with a single one unknown: NaN.
         """
-        num_sentences = self._num_sentences
-        # All counts as columns, so that every task has the same samples.
-        count_SC = np.concatenate([np.hstack(counts) for counts in self.tasks.values()], axis=1)
-        sum_XC = resampled_sums(count_SC, rng, num_resamples)
-        samples = {}
-        start = 0
-        for task, counts in self.tasks.items():
-            num_classes = counts.right_SA.shape[1]
-            end = start + len(counts) * num_classes
-            sums = sum_XC[:, start:end].reshape(num_resamples, len(counts), num_classes)
-            samples[task] = TaskCounts(*sums.swapaxes(0, 1))
-            start = end
-        return percentile_intervals(self.values, _statistics(samples), num_sentences)
+        return percentile_intervals(self.counts, rng, num_resamples=num_resamples)
 
     def unit_scores(self) -> UnitScores:
-        """Return what each sentence contributes to each value, for paired tests of finished runs.
-
-        Linearized at the run's counts, as ``RelationScores.unit_scores`` does it: the mean over
-        sentences is the value.
-        """
-        num_sentences = self._num_sentences
-        value_by_measure = {}
-        for task, counts in self.tasks.items():
-            parts = [part_SA * num_sentences for part_SA in counts]
-            is_present_A = parts[-1].any(axis=0)
-            right_AS, predicted_AS, gold_AS = (part[:, is_present_A].T for part in parts[:-1])
-            for what, part_AS, whole_AS in _shares(right_AS, predicted_AS, gold_AS):
-                by_class = [
-                    linear_share(part_S, whole_S)
-                    for part_S, whole_S in zip(part_AS, whole_AS, strict=True)
-                ]
-                value_by_measure[f"{task}_{what}"] = (
-                    np.mean(by_class, axis=0) if by_class else np.zeros(num_sentences)
-                )
-        return sample_units(np.arange(num_sentences), value_by_measure)
-
-    @property
-    def _num_sentences(self) -> int:
-        return len(next(iter(self.tasks.values())).right_SA)
+        """Return the counts of sentences, for paired tests of finished runs."""
+        return sample_counts(self.counts)
 
 
 @dataclass(frozen=True)
@@ -250,17 +226,6 @@ def _shares(
         ("precision", right, predicted),
         ("recall", right, gold),
     )
-
-
-def _statistics(tasks: Mapping[str, TaskCounts]) -> dict[str, Floats]:
-    """Return every measure (X,) of each sample's counts (X, A)."""
-    value_by_name = {}
-    for task, (right_XA, predicted_XA, gold_XA, present_XA) in tasks.items():
-        is_present_XA = (present_XA > 0).astype(np.float64)
-        for what, part_XA, whole_XA in _shares(right_XA, predicted_XA, gold_XA):
-            sum_X = (share(part_XA, whole_XA) * is_present_XA).sum(axis=1)
-            value_by_name[f"{task}_{what}"] = share(sum_X, is_present_XA.sum(axis=1))
-    return value_by_name
 
 
 def _unordered(tagged: TaggedPairs) -> NDArray[np.int64]:

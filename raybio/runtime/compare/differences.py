@@ -22,13 +22,12 @@ from raybio.evaluation.unit_scores import (
     MIN_SEEDS,
     PairedDifference,
     independent_draws,
-    over_shared_draws,
     same_units,
     untrained_difference,
 )
 from raybio.runtime.compare.group_tests import pair_tests, untested
 from raybio.runtime.compare.relations import CANNOT_BE_COMPARED, Relation, word_of
-from raybio.runtime.compare.run_test import RunTest, corrected
+from raybio.runtime.compare.run_test import RunTest, corrected, dominant_units, unit_test
 from raybio.runtime.compare.runs import GivenRun, Group
 from raybio.runtime.compare.table import over_repetitions, untrained_label
 
@@ -58,6 +57,7 @@ def differences(
     relations = relations_to_rivals(own, layout, tests)
     relations += relations_to_groups(own, [test for test in tests if test.two in labels])
     remarks = list(dict.fromkeys(notes))
+    remarks += dominant_units(tests, layout)
     if any(test.p is None and test.has_interval for test in tests):
         groups = (own, *others)
         num_draws = [len(independent_draws(group.draws)) for group in groups]
@@ -156,9 +156,8 @@ def _tests_of_best_untrained(own: Group, layout: TableLayout) -> list[RunTest]:
         for measure in layout.measures:
             paired = _paired(own, best, split, measure)
             if paired is not None:
-                numbers = (paired.num_units, *paired.difference, paired.p)
                 row = _row_of(own, best)
-                tests.append(RunTest("units", own.label, row, split, measure, *numbers))
+                tests.append(unit_test(own.label, row, split, measure, paired))
     return tests
 
 
@@ -209,6 +208,4 @@ def _paired(group: Group, stage: Stage, split: str, measure: str) -> PairedDiffe
         return None
     score = mean(run.scores[split][measure]["value"] for run in group.runs)
     difference = score - _mean_score(group, stage, split, measure)
-    trained = over_shared_draws(trained, group.draws)
-    untrained = over_shared_draws(untrained, group.draws)
-    return untrained_difference(trained, untrained, measure, difference)
+    return untrained_difference(trained, untrained, measure, difference, draw_R=group.draws)

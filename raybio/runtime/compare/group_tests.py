@@ -10,12 +10,11 @@ from raybio.core.final_report import UnitScores
 from raybio.core.table_layout import TableLayout
 from raybio.evaluation.unit_scores import (
     independent_draws,
-    over_shared_draws,
     paired_difference,
     same_units,
 )
 from raybio.ops.significance import mean_interval, paired_test
-from raybio.runtime.compare.run_test import RunTest, corrected
+from raybio.runtime.compare.run_test import RunTest, corrected, dominant_units, unit_test
 from raybio.runtime.compare.runs import GivenRun, Group
 from raybio.runtime.compare.setting_names import shared_draw
 
@@ -34,6 +33,7 @@ def unit_tests(groups: Sequence[Group], layout: TableLayout) -> tuple[list[RunTe
         new_tests, notes_of_pair = pair_tests(one, two, layout)
         tests += new_tests
         notes += notes_of_pair
+    notes += dominant_units(tests, layout)
     return corrected(tests), list(dict.fromkeys(notes))
 
 
@@ -62,18 +62,20 @@ def pair_tests(one: Group, two: Group, layout: TableLayout) -> tuple[list[RunTes
                 f"{', '.join(undefined)} ({split}) of {one.label} or {two.label} is undefined: "
                 "no test"
             )
-        drawn = [
-            over_shared_draws(side, group.draws)
-            for side, group in zip(sides, (one, two), strict=True)
-        ]
+        mixed = [name for measure, name in layout.measures.items() if _is_mixed(sides, measure)]
+        if mixed:
+            notes.append(
+                f"{', '.join(mixed)} ({split}): some runs of {one.label} and {two.label} are of an "
+                "older version, which linearized the contribution of each unit"
+            )
+        draws = (one.draws, two.draws)
         for measure in defined:
             first, second = (
                 mean(run.scores[split][measure]["value"] for run in group.runs)
                 for group in (one, two)
             )
-            paired = paired_difference(drawn[0], drawn[1], measure, first - second)
-            numbers = (paired.num_units, *paired.difference, paired.p)
-            tests.append(RunTest("units", one.label, two.label, split, measure, *numbers))
+            paired = paired_difference(sides[0], sides[1], measure, first - second, draws=draws)
+            tests.append(unit_test(one.label, two.label, split, measure, paired))
     return tests, notes
 
 
@@ -134,6 +136,11 @@ def _is_defined(sides: Sequence[Sequence[UnitScores]], measure: str) -> bool:
     return not any(
         np.isnan(scores.value_by_measure[measure]).any() for side in sides for scores in side
     )
+
+
+def _is_mixed(sides: Sequence[Sequence[UnitScores]], measure: str) -> bool:
+    """Return whether runs have different statistics: older versions linearized ratios."""
+    return len({scores.counts(measure).statistic for side in sides for scores in side}) > 1
 
 
 def _have_same_queries(one: Group, two: Group) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from raybio.core.table_layout import TableLayout
+from raybio.evaluation.unit_scores import PairedDifference
 from raybio.ops.significance import holm
 
 LEVEL = 0.05
@@ -31,6 +32,8 @@ class RunTest:
         p: two-sided, as if it were the only test; None: too few seeds to test.
         p_holm: corrected for all tests of its kind in the comparison; None before ``corrected``.
         num_tests: number of those tests.
+        dominant_unit: the unit that dominates the difference (``DominantUnit``), if one does.
+        without_dominant: the difference without it.
     """
 
     over: str
@@ -45,6 +48,8 @@ class RunTest:
     p: float | None
     p_holm: float | None = None
     num_tests: int = 1
+    dominant_unit: int | None = None
+    without_dominant: float | None = None
 
     @property
     def verdict(self) -> str:
@@ -72,6 +77,32 @@ class RunTest:
             f"{scale * value:+.{digits}f}" for value in (self.difference, self.low, self.high)
         )
         return f"{difference} [{low}, {high}]" if self.has_interval else difference
+
+
+def unit_test(one: str, two: str, split: str, measure: str, paired: PairedDifference) -> RunTest:
+    """Return the test of a difference on the same units; ``RunTest`` has the arguments."""
+    numbers = (paired.num_units, *paired.difference, paired.p)
+    test = RunTest("units", one, two, split, measure, *numbers)
+    if paired.dominant is None:
+        return test
+    unit, difference = paired.dominant
+    return replace(test, dominant_unit=unit, without_dominant=difference)
+
+
+def dominant_units(tests: Sequence[RunTest], layout: TableLayout) -> list[str]:
+    """Return a remark on each unit that dominates differences of two models on a split."""
+    measures_by_unit: dict[tuple[str, str, str, int], list[str]] = {}
+    for test in tests:
+        if test.dominant_unit is not None and test.without_dominant is not None:
+            scale, digits = layout.scale(test.measure)
+            text = f"{layout.measures[test.measure]} {scale * test.without_dominant:+.{digits}f}"
+            key = (test.one, test.two, test.split, test.dominant_unit)
+            measures_by_unit.setdefault(key, []).append(text)
+    return [
+        f"{one} minus {two} ({split}): unit {unit} moves the difference more than all others "
+        f"together; without it {', '.join(texts)}"
+        for (one, two, split, unit), texts in measures_by_unit.items()
+    ]
 
 
 def corrected(tests: Sequence[RunTest]) -> list[RunTest]:

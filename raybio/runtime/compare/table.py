@@ -15,8 +15,8 @@ from raybio.core.table_layout import UNDEFINED, UNFINISHED, TableLayout, unfinis
 from raybio.evaluation.plots import plot_comparison, plot_table
 from raybio.evaluation.unit_scores import (
     MIN_SEEDS,
+    independent_draws,
     interval_over_runs,
-    over_shared_draws,
     same_units,
 )
 from raybio.ops.significance import mean_over_seeds
@@ -241,8 +241,6 @@ def over_repetitions(
             continue
         units = [scores[split] for scores in units_of_runs if split in scores]
         is_same = len(units) == len(scores_of_runs) and same_units(units)
-        if is_same and draw_R:
-            units = over_shared_draws(units, draw_R)
         means[split] = {}
         for measure in scores_of_runs[0][split]:
             values = [scores[split][measure]["value"] for scores in scores_of_runs]
@@ -251,18 +249,24 @@ def over_repetitions(
                 and measure in measures
                 and all(measure in scores.value_by_measure for scores in units)
             )
-            means[split][measure] = _over_runs(values, units if known else (), measure)
+            means[split][measure] = _over_runs(values, units if known else (), measure, draw_R)
     return means
 
 
-def _over_runs(values: Sequence[float], units: Sequence[UnitScores], measure: str) -> Score:
+def _over_runs(
+    values: Sequence[float],
+    units: Sequence[UnitScores],
+    measure: str,
+    draw_R: Sequence[Hashable],
+) -> Score:
     average, deviation, num_runs = mean_over_seeds(values)
     score: dict[str, float] = {"value": average, "num_runs": num_runs}
     if not units:
         return score | {"low": average - deviation, "high": average + deviation}
-    _, low, high = interval_over_runs(values, units, measure)
-    if len(units) < num_runs:
-        score["num_draws"] = len(units)
+    _, low, high = interval_over_runs(values, units, measure, draw_R=draw_R)
+    num_draws = len(independent_draws(draw_R)) if draw_R else num_runs
+    if num_draws < num_runs:
+        score["num_draws"] = num_draws
     return score | {"low": low, "high": high, "deviation": deviation}
 
 

@@ -161,9 +161,6 @@ def test_nothing_found_and_nothing_there() -> None:
             interval == (0, 0, 0)
             for interval in scores.intervals(np.random.default_rng(0)).values()
         )
-        assert all(
-            (value_U == 0).all() for value_U in scores.unit_scores().value_by_measure.values()
-        )
 
 
 def test_intervals_equal_a_loop_over_resampled_sentences() -> None:
@@ -203,23 +200,21 @@ def test_memory_of_intervals_does_not_grow_with_the_resamples_of_sentences() -> 
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_mean_over_sentences_is_the_value_and_a_sentence_moves_it_as_it_says(seed: int) -> None:
+def test_the_counts_of_sentences_are_stored_and_those_of_all_but_one_give_its_scores(
+    seed: int,
+) -> None:
     predicted, gold = problem(seed)
     scores = scored(predicted, gold)
     units = scores.unit_scores()
     assert units.unit_U.tolist() == list(range(NUM_SENTENCES))
     assert tuple(units.value_by_measure) == MEASURES
-    step = 10_000  # adding one sentence to this many copies of all is a small step
-    for name, value_U in units.value_by_measure.items():
-        assert value_U.mean() == pytest.approx(scores.values[name])
+    for name in MEASURES:
+        counts = units.counts(name)
+        assert counts.value == scores.values[name]
+        without_U = counts.without_each()
         for sentence in (3, 12, 39):
-            entity, relation = scores.entity_SA3 * step, scores.relation_SA4 * step
-            entity[sentence] += scores.entity_SA3[sentence]
-            relation[sentence] += scores.relation_SA4[sentence]
-            moved = type(scores)(entity, relation).values[name] - scores.values[name]
-            expected = value_U[sentence] - value_U.mean()
-            # Sentences that are empty leave shares where they are, but not the mean over sentences.
-            assert moved * step * NUM_SENTENCES == pytest.approx(expected, rel=2e-3, abs=1e-4)
+            others = [side[:sentence] + side[sentence + 1 :] for side in (predicted, gold)]
+            assert without_U[sentence] == pytest.approx(scored(*others).values[name])
 
 
 def test_a_better_run_is_distinguished_from_a_worse_one_in_pairs_of_sentences() -> None:

@@ -673,3 +673,41 @@ def test_runs_in_a_bucket_are_compared_like_local_ones(
     assert {path.parent.name for path in (tmp_path / "disk").rglob("run.json")} == {"a", "b"}
     with pytest.raises(ConfigError, match="no run of that name"):
         compare(["nothing", "b"], out=tmp_path / "none", runs=bucket / "runs")
+
+
+def test_a_unit_that_dominates_a_difference_is_named_below_the_table(tmp_path: Path) -> None:
+    values = noisy(0)
+    write_run(tmp_path, "plain", values)
+    one_unit = 20.0 * (UNITS[3] == UNITS)
+    write_run(tmp_path, "lucky", values + 0.01 + one_unit, {"objective.lambda_spml": 0.3})
+    found = compared(tmp_path)
+    (note,) = [note for note in found.notes if "than all others" in note]
+    one, two = (group.label for group in found.groups)
+    assert note.startswith(
+        f"{one} minus {two} (val): unit {UNITS[3]} moves the difference more than all others "
+        "together; without it "
+    )
+    sign = -1 if one.startswith("plain") else 1
+    for test in found.tests:
+        assert test.dominant_unit == UNITS[3]
+        assert test.without_dominant == pytest.approx(sign * 0.01)
+
+
+def test_runs_of_an_older_version_are_compared_and_said_to_have_linearized_units(
+    tmp_path: Path,
+) -> None:
+    write_run(tmp_path, "old", noisy(0))
+    new = write_run(tmp_path, "new", noisy(1), {"objective.lambda_spml": 0.3})
+    assert not [note for note in compared(tmp_path).notes if "older version" in note]
+    before = compared(tmp_path).tests
+    # The same scores, as ratios of equal wholes.
+    count_U2 = np.stack([noisy(1), np.ones(len(UNITS))], axis=1)
+    ratios = UnitScores(UNITS, dict.fromkeys(MEASURES, count_U2), dict.fromkeys(MEASURES, "ratio"))
+    write_unit_scores(new.unit_scores, {"trained": {"val": ratios}})
+    found = compared(tmp_path)
+    (note,) = [note for note in found.notes if "older version" in note]
+    assert note.endswith("are of an older version, which linearized the contribution of each unit")
+    for test, same in zip(found.tests, before, strict=True):
+        assert (test.difference, test.low, test.high) == pytest.approx(
+            (same.difference, same.low, same.high)
+        )

@@ -14,11 +14,12 @@ from raybio.cli.compare import _title_of_tests, compare
 from raybio.core.config import override_all
 from raybio.core.final_report import FinalReport, UnitScores
 from raybio.core.records import read_record, write_record
+from raybio.core.unit_counts import UnitCounts
 from raybio.evaluation import unit_scores
 from raybio.evaluation.unit_scores import stored_unit_scores, write_unit_scores
 from raybio.methods import METHODS
 from raybio.methods.sppt.table import LINK_RETRIEVAL
-from raybio.ops.significance import hierarchical_mean, hierarchical_test, holm
+from raybio.ops.significance import RunGroup, hierarchical_mean, hierarchical_test, holm
 from raybio.runtime.compare.compare import compare_runs
 from raybio.runtime.compare.comparison_report import write_comparison
 from raybio.runtime.compare.differences import differences
@@ -126,6 +127,10 @@ def words(table: ResultTable, *, row: str | None = None) -> dict[tuple[str, str]
     }
 
 
+def group_of(value_SU: np.ndarray) -> RunGroup:
+    return RunGroup([UnitCounts(value_U) for value_U in value_SU])
+
+
 def units_of(results: list[Result], stage: str = "trained") -> np.ndarray:
     from raybio.evaluation.unit_scores import read_unit_scores
 
@@ -206,19 +211,20 @@ def test_three_seeds_have_intervals_over_seeds_and_units_and_a_corrected_p(tmp_p
     other = units_of(results[3:])
     assert table.rows["lambda_spml = 0.5, 3 runs"]["val"]["lrap"]["num_runs"] == 3
     score = table.rows["lambda_spml = 0.5, 3 runs"]["val"]["lrap"]
-    expected = hierarchical_mean(own, np.random.default_rng(0)).difference
+    expected = hierarchical_mean(group_of(own), np.random.default_rng(0)).difference
     assert (score["value"], score["low"], score["high"]) == pytest.approx(expected, abs=1e-6)
     assert score["deviation"] == pytest.approx(own.mean(axis=1).std(ddof=1))
     assert score["low"] < score["value"] - score["deviation"]
     assert "of repetitions over seeds and units; ± standard deviation" in table.legend
     tests = {test.two: test for test in table.tests if test.measure == "lrap"}
     assert list(tests) == ["lambda_spml = 0.3, 3 runs", "degree"]
-    found = hierarchical_test(own, other, np.random.default_rng(0))
+    found = hierarchical_test(group_of(own), group_of(other), np.random.default_rng(0))
     against = tests["lambda_spml = 0.3, 3 runs"]
     interval = (against.difference, against.low, against.high)
     assert interval == pytest.approx(found.difference, abs=1e-6)
     assert against.p == pytest.approx(found.p, rel=1e-5)
-    rival = hierarchical_mean(own - units_of(results[:3], "degree"), np.random.default_rng(0))
+    from_rival = group_of(own - units_of(results[:3], "degree"))
+    rival = hierarchical_mean(from_rival, np.random.default_rng(0))
     assert tests["degree"].p == pytest.approx(rival.p, rel=1e-5)
     assert [test.p_holm for test in table.tests] == holm([test.p for test in table.tests]).tolist()
     assert len(table.tests) == 2 * len(MEASURES)
@@ -276,12 +282,12 @@ def test_runs_on_several_sentence_sets_are_draws_of_sets(tmp_path: Path, num_set
     assert "of runs on several sets over sets and units" in table.legend
     of_runs = np.stack([read_values(result) for result in results[:9]])
     of_sets = of_runs.reshape(3, 3, -1).mean(axis=1)
-    expected = hierarchical_mean(of_sets, np.random.default_rng(0)).difference
+    expected = hierarchical_mean(group_of(of_sets), np.random.default_rng(0)).difference
     assert (score["value"], score["low"], score["high"]) == pytest.approx(expected)
     # Sets differ by 0.1, which says little of a difference of 0.2.
     assert min(test.p for test in tests if "gram" not in test.two) > 0.02
     rival = next(test for test in table.tests if test.two == "character 2-4-grams")
-    against = hierarchical_mean(of_sets - HARDNESS + 0.1, np.random.default_rng(0))
+    against = hierarchical_mean(group_of(of_sets - HARDNESS + 0.1), np.random.default_rng(0))
     assert rival.p == pytest.approx(against.p, rel=1e-4)
 
 

@@ -2,9 +2,9 @@
 
 A fact is (document, head, tail, relation). Facts of all documents are pooled.
 
-Shape letters: F facts, G distinct facts, P entity pairs, U documents, R relations (NA first),
-X bootstrap samples; the axis of length 4 holds the counts correct, predicted, gold, and correct
-facts that the training documents already state.
+Shape letters: F facts, G distinct facts, P entity pairs, U documents, R relations (NA first); the
+axis of length 4 holds the counts correct, predicted, gold, and correct facts that the training
+documents already state.
 """
 
 from dataclasses import dataclass
@@ -15,8 +15,15 @@ from numpy.typing import NDArray
 
 from raybio.core.arrays import Floats, Integers
 from raybio.core.final_report import UnitScores
-from raybio.evaluation.unit_scores import linear_share, sample_units, share
-from raybio.ops.significance import Interval, percentile_intervals, resampled_sums
+from raybio.core.unit_counts import (
+    HARMONIC_MEAN_OF_RATIOS,
+    MEAN_OF_RATIOS,
+    RATIO,
+    UnitCounts,
+    share,
+)
+from raybio.evaluation.unit_scores import sample_counts
+from raybio.ops.significance import Interval, percentile_intervals
 
 NA_COLUMN = 0
 """Number of NA among the relations."""
@@ -29,8 +36,6 @@ BOOTSTRAP_SEED = 0
 
 IGN_EPSILON = 1e-5
 """Added to the denominator of Ign-F1's precision, as in the DocRED evaluation."""
-
-_GOLD = 2  # index of the gold counts
 
 
 @dataclass(frozen=True)
@@ -153,15 +158,33 @@ class RelationScores:
         return MEASURES if self.has_ign else MEASURES[:-1]
 
     @cached_property
-    def values(self) -> dict[str, float]:
-        """Micro-averaged ``f1``, ``precision`` and ``recall``; ``macro_f1``; ``ign_f1``.
+    def counts(self) -> dict[str, UnitCounts]:
+        """The counts of documents of each score.
 
-        ``macro_f1`` is the mean over relations with gold facts. ``ign_f1`` combines the recall with
-        a precision without facts known from training:
-        (correct - known) / (predicted - known + 1e-5).
+        ``f1``, ``precision`` and ``recall`` are micro averages. ``macro_f1`` is the mean over
+        relations with gold facts. ``ign_f1`` combines the recall with a precision without facts
+        known from training: (correct - known) / (predicted - known + 1e-5).
         """
-        sums = _statistics(self.count_UR4.sum(axis=0)[None].astype(np.float64))
-        return {name: float(sums[name][0]) for name in self.measures}
+        correct_UR, predicted_UR, gold_UR, _ = np.moveaxis(self.count_UR4, -1, 0)
+        correct_U, predicted_U, gold_U, known_U = self.count_UR4.sum(axis=1).T
+        new_U2 = np.stack(
+            [correct_U - known_U, predicted_U - known_U + IGN_EPSILON / len(known_U)], axis=-1
+        )
+        recall_U2 = np.stack([correct_U, gold_U], axis=-1)
+        f1_UR3 = np.stack([2 * correct_UR, predicted_UR + gold_UR, gold_UR], axis=-1)
+        counts = {
+            "f1": UnitCounts(np.stack([2 * correct_U, predicted_U + gold_U], axis=-1), RATIO),
+            "precision": UnitCounts(np.stack([correct_U, predicted_U], axis=-1), RATIO),
+            "recall": UnitCounts(recall_U2, RATIO),
+            "macro_f1": UnitCounts(f1_UR3, MEAN_OF_RATIOS),
+            "ign_f1": UnitCounts(np.stack([new_U2, recall_U2], axis=1), HARMONIC_MEAN_OF_RATIOS),
+        }
+        return {name: counts[name] for name in self.measures}
+
+    @cached_property
+    def values(self) -> dict[str, float]:
+        """The scores of all documents."""
+        return {name: counts.value for name, counts in self.counts.items()}
 
     def by_relation(self) -> dict[str, Floats]:
         """Return ``precision``, ``recall``, ``f1``, ``predicted`` and ``gold`` (R,).
@@ -189,50 +212,11 @@ class RelationScores:
         They reflect the sample of documents, not training seeds. With very few documents they are
         too narrow, and with a single one unknown: NaN.
         """
-        num_documents = len(self.count_UR4)
-        sum_XC = resampled_sums(self.count_UR4.reshape(num_documents, -1), rng, num_resamples)
-        resampled = _statistics(sum_XC.reshape(num_resamples, *self.count_UR4.shape[1:]))
-        return percentile_intervals(self.values, resampled, num_documents)
+        return percentile_intervals(self.counts, rng, num_resamples=num_resamples)
 
     def unit_scores(self) -> UnitScores:
-        """Return each document's contribution to each value, for paired tests between runs.
-
-        An F1 is no mean over documents. So it is linearized at the run's counts (the delta method):
-        a document's correct facts raise it and its wrong and missing ones lower it, by as much as
-        they change the F1. The mean over documents is the F1.
-        """
-        num_documents = len(self.count_UR4)
-        scaled_UR4 = self.count_UR4 * float(num_documents)
-        correct_U, predicted_U, gold_U, known_U = scaled_UR4.sum(axis=1).T
-        precision_U = linear_share(correct_U, predicted_U)
-        recall_U = linear_share(correct_U, gold_U)
-        new_precision_U = linear_share(correct_U - known_U, predicted_U - known_U + IGN_EPSILON)
-        has_gold_R = self.count_UR4[..., _GOLD].any(axis=0)
-        f1_by_relation = [
-            linear_share(2 * count_4U[0], count_4U[1] + count_4U[2])
-            for count_4U in scaled_UR4[:, has_gold_R].transpose(1, 2, 0)
-        ]
-        macro_f1_U = np.mean(f1_by_relation, axis=0) if f1_by_relation else np.zeros(num_documents)
-        value_by_measure = {
-            "f1": linear_share(2 * correct_U, predicted_U + gold_U),
-            "precision": precision_U,
-            "recall": recall_U,
-            "macro_f1": macro_f1_U,
-            "ign_f1": _linear_f1(new_precision_U, recall_U),
-        }
-        return sample_units(
-            np.arange(num_documents), {name: value_by_measure[name] for name in self.measures}
-        )
-
-    def f1_counts(self) -> UnitScores:
-        """Return ``achieved`` and ``achievable`` of each document.
-
-        They are 2 x its correct facts, and its predicted and gold facts: the ratio of their sums is
-        the micro F1.
-        """
-        correct_U, predicted_U, gold_U, _ = self.count_UR4.sum(axis=1).T.astype(np.float64)
-        counts = {"achieved": 2 * correct_U, "achievable": predicted_U + gold_U}
-        return sample_units(np.arange(len(self.count_UR4)), counts)
+        """Return the counts of documents, for paired tests between runs."""
+        return sample_counts(self.counts)
 
 
 def confusion_matrix(
@@ -254,31 +238,3 @@ def confusion_matrix(
             )
     cell_P = gold_P.astype(np.int64) * num_relations + predicted_P
     return np.bincount(cell_P, minlength=num_relations**2).reshape(num_relations, num_relations)
-
-
-def _statistics(sum_XR4: Floats) -> dict[str, Floats]:
-    """Return every measure (X,) of each sample's counts."""
-    correct_X, predicted_X, gold_X, known_X = sum_XR4.sum(axis=1).T
-    correct_XR, predicted_XR, gold_XR, _ = np.moveaxis(sum_XR4, -1, 0)
-    f1_XR = np.where(gold_XR > 0, share(2 * correct_XR, predicted_XR + gold_XR), 0.0)
-    recall_X = share(correct_X, gold_X)
-    new_precision_X = (correct_X - known_X) / (predicted_X - known_X + IGN_EPSILON)
-    return {
-        "f1": share(2 * correct_X, predicted_X + gold_X),
-        "precision": share(correct_X, predicted_X),
-        "recall": recall_X,
-        "macro_f1": share(f1_XR.sum(axis=1), (gold_XR > 0).sum(axis=1).astype(np.float64)),
-        "ign_f1": share(2 * new_precision_X * recall_X, new_precision_X + recall_X),
-    }
-
-
-def _linear_f1(precision_U: Floats, recall_U: Floats) -> Floats:
-    """Return the linearized harmonic mean of two linearized shares."""
-    precision = precision_U.mean()
-    recall = recall_U.mean()
-    total = precision + recall
-    if total <= 0:
-        return np.zeros_like(precision_U)
-    f1 = 2 * precision * recall / total
-    change_U = recall**2 * (precision_U - precision) + precision**2 * (recall_U - recall)
-    return f1 + 2 * change_U / total**2

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 
 from raybio.core.final_report import UnitScores
+from raybio.core.unit_counts import UnitCounts
+from raybio.evaluation.unit_scores import sample_counts
 from raybio.methods.relation_graphs.annotations.folds import FoldRows
 from raybio.methods.relation_graphs.annotations.gold import (
     EmbeddedSentences,
@@ -28,6 +30,7 @@ from raybio.methods.relation_graphs.config import KnnConfig, WordKnnSettings
 from raybio.methods.relation_graphs.evaluation.spert_scores import SpertScores, score_spans
 from raybio.methods.relation_graphs.scores import EntityRelationScores
 from raybio.methods.relation_graphs.store import WordStore
+from raybio.ops.significance import percentile_intervals
 
 BOOTSTRAP_SEED = 0
 """Seed of the resamples of sentences: the same for all models, so that their scores are paired."""
@@ -51,30 +54,24 @@ class SentenceScores:
     spert: SpertScores
 
     @property
+    def counts(self) -> dict[str, UnitCounts]:
+        """The counts of sentences of all scores."""
+        probe = {_as_probe(name): self.probe.counts[name] for name in PAIR_MEASURES}
+        return {**self.knn.counts, **probe, **self.spert.counts}
+
+    @property
     def values(self) -> dict[str, float]:
         """All values."""
-        probe = {_as_probe(name): self.probe.values[name] for name in PAIR_MEASURES}
-        return {**self.knn.values, **probe, **self.spert.values}
+        return {name: counts.value for name, counts in self.counts.items()}
 
     def intervals(self) -> dict[str, Any]:
         """Return all values with bootstrap intervals over sentences."""
-        knn = self.knn.intervals(np.random.default_rng(BOOTSTRAP_SEED))
-        probe = self.probe.intervals(np.random.default_rng(BOOTSTRAP_SEED))
-        spert = self.spert.intervals(np.random.default_rng(BOOTSTRAP_SEED))
-        return {
-            **{name: interval._asdict() for name, interval in knn.items()},
-            **{_as_probe(name): probe[name]._asdict() for name in PAIR_MEASURES},
-            **{name: interval._asdict() for name, interval in spert.items()},
-        }
+        intervals = percentile_intervals(self.counts, np.random.default_rng(BOOTSTRAP_SEED))
+        return {name: interval._asdict() for name, interval in intervals.items()}
 
     def unit_scores(self) -> UnitScores:
-        """Return each sentence's contribution to each value."""
-        knn = self.knn.unit_scores()
-        probe = self.probe.unit_scores()
-        spert = self.spert.unit_scores()
-        values = {_as_probe(name): probe.value_by_measure[name] for name in PAIR_MEASURES}
-        values = {**knn.value_by_measure, **values, **spert.value_by_measure}
-        return UnitScores(knn.unit_U, values)
+        """Return the counts of sentences of all scores."""
+        return sample_counts(self.counts)
 
 
 @dataclass(frozen=True)
