@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
+from pydantic import create_model
 from ray import tune
 from ray.tune.progress_reporter import TrialProgressCallback
 from ray.tune.trainable import wrap_function
@@ -89,11 +90,6 @@ FREE_SETTINGS = tuple(
     for name in ("num_trials", "max_concurrent_trials", "num_repeated", "num_seeds")
 )
 """Settings that may change when a sweep is resumed."""
-
-
-class _Identity(BaseConfig):
-    space: dict[str, Any]
-    base: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -177,7 +173,7 @@ def sweep(spec: SweepSpec) -> SweepResult:
         if held_spool is None:
             folder.make()
             held.enter_context(folder.lock("driver", timeout_seconds=5))
-        identity = _Identity(space=space.to_mapping(), base=run.config.to_mapping())
+        identity = _identity(space, run.config)
         folder.open(space.method, identity, run.store, store.digest, FREE_SETTINGS)
         launch = read_record(folder.launch, "launch") or {}
         is_accepted = run.accepts_long_run or launch.get("is_length_accepted", False)
@@ -221,6 +217,18 @@ def check_scheduler(space: SearchSpace) -> None:
             "scheduler.kind: pbt, with sweeps in a bucket; want a folder that all nodes see "
             "(--sweeps or RAYBIO_SWEEPS), or asha, hyperband, median or none"
         )
+
+
+def _identity(space: SearchSpace, base: BaseConfig) -> BaseConfig:
+    """Return what all starts of a sweep have in common: its search space and its base settings.
+
+    Their classes are those of its fields, so that settings which are newer than a sweep count as
+    their defaults in it.
+    """
+    identity: type[BaseConfig] = create_model(
+        "SweepIdentity", __base__=BaseConfig, space=(type(space), ...), base=(type(base), ...)
+    )
+    return identity(space=space, base=base)
 
 
 def _decide_precision(spec: SweepSpec, folder: RunFolder) -> Decision:
