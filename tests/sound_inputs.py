@@ -2,7 +2,9 @@
 
 import io
 import json
+import pickle
 import tarfile
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,17 +23,24 @@ from raybio.methods.biostransformers.zero_shot.datasets.hallmarks import read_ha
 from raybio.methods.biostransformers.zero_shot.datasets.pubmedqa import read_pubmedqa
 from raybio.methods.contrastive_probe.benchmark.biolama import read_biolama
 from raybio.methods.contrastive_probe.benchmark.medlama import read_queries
+from raybio.methods.contrastive_probe.benchmark.prompts import read_prompts
 from raybio.methods.contrastive_probe.benchmark.umls import read_concept_names, read_relations
+from raybio.methods.contrastive_probe.sentences import read_names, read_sentences
 from raybio.methods.mtb_mccl.documents.formats import read_documents
 from raybio.methods.relation_graphs.formats import read_folds, read_spert
 from raybio.methods.sppt.articles.formats.cane import Cane
 from raybio.methods.sppt.articles.formats.ogb_mag import OgbMag
 from raybio.methods.sppt.articles.formats.openalex import OpenAlex
+from raybio.methods.sppt.articles.formats.tables import LinkedTables
+from raybio.methods.sppt.config import PrepareConfig
 from raybio.methods.sppt.downstream.config import TASKS
 from raybio.methods.sppt.downstream.formats.own_tables import read_own_tables
+from raybio.methods.sppt.downstream.formats.read import read_task_files
+from raybio.methods.sppt.node_labels import read_node_labels
 from raybio.methods.sppt.proteins.config import Config as SpptConfig
 from raybio.methods.sppt.proteins.formats.fasta import read_fasta
 from raybio.methods.sppt.proteins.formats.link_files import read_layout
+from raybio.methods.sppt.proteins.formats.tables import Tables
 from raybio.methods.sppt.proteins.formats.tree_of_life import read_interactome, read_species
 from raybio.store.quarantine import Quarantine
 from raybio.store.ragged import Spool
@@ -42,6 +51,7 @@ from raybio.training.settings import TrainingConfig
 from tests.methods.biostransformers.zero_shot.test_bioasq import QUESTION
 from tests.methods.contrastive_probe.benchmark.test_biolama import ASPIRIN, PROMPTS
 from tests.methods.contrastive_probe.benchmark.umls_files import conso_row, rel_row
+from tests.methods.sppt.downstream.test_formats import write_lmdb
 from tests.store.test_data_sets import save_to_disk
 
 MEDLINE = (
@@ -155,6 +165,16 @@ MRCONSO = conso_row("C1", "A1", "aspirin") + conso_row("C2", "A2", "Schmerz", la
 CORPUS = '{"_id": "d1", "title": "One", "text": "A text."}\n{"_id": "d2", "text": "Another."}\n'
 QUERIES = '{"_id": "q1", "text": "Which?"}\n{"_id": "q2", "text": "What?"}\n'
 QRELS = "query-id\tcorpus-id\tscore\nq1\td1\t1\nq2\td2\t2\nq2\td1\t0\n"
+PROTEINS = 'id,taxid,sequence\n1.a,1,MKV\n1.b,1,"LAT"\n1.c,1,ACD\n'
+SCORED_LINKS = "protein1\tprotein2\tscore\n1.a\t1.b\t0.9\n1.b\t1.c\t0.5\n"
+ARTICLES = "id\ttitle\tabstract\tdate\na1\tOne\tA cat.\t2001-02\na2\tTwo\t\t2002\n"
+CITATIONS = "citing;cited\na1;a2\na2;a1\n"
+LABELS = "id\tlabel\n1.a\tyes\n1.b\tno\n"
+PROMPT_TABLE = "pid,default_prompt,human_prompt\nmay_treat,,[X] may treat [Y] .\n"
+SCIBERT = '{"text": "A cell.", "label": "yes"}\n{"text": "B cell.", "label": "no"}\n'
+TAPE = {"primary": "MKV", "stability_score": [0.5], "id": "0"}
+GENOTYPES = "aaMutations\tmedianBrightness\nSA108D\t3.5\n\t3.7\n"
+SCOP = ">d1dlya_ a.1.1.1\nMKV\n>d2dlya_ a.1.2.1\nLAT\n>d3dlya_ a.1.3.1\nACD\n"
 SUITE = (
     "title: Mine\ntasks:\n  - {task: links, name: demo, demo: sppt_protein}\n"
     "  - {task: retrieval, name: own, corpus: c.jsonl, queries: q.jsonl, qrels: q.tsv}\n"
@@ -167,6 +187,10 @@ SPACE = (
 )
 
 
+NUM_NIGHTLY = 100_000
+"""Inputs of a reader in the second tier."""
+
+
 class Reader(NamedTuple):
     """A reader of a file.
 
@@ -175,18 +199,24 @@ class Reader(NamedTuple):
         name: of the file, in a folder of its own.
         sound: its content: text, bytes, or what JSON says.
         write_others: writes the files that belong to it into this folder.
+        num_nightly: inputs in the second tier; fewer than ``NUM_NIGHTLY`` where one takes over 3 ms.
+        skips: damaged lines are skipped, so that no file is refused.
     """
 
     read: Callable[[Path], Any]
     name: str
     sound: Any
     write_others: Callable[[Path], object] = lambda folder: None
+    num_nightly: int = NUM_NIGHTLY
+    skips: bool = False
 
     @property
     def content(self) -> bytes:
         """The sound file."""
         if isinstance(self.sound, bytes):
             return self.sound
+        if isinstance(self.sound, Path):
+            return self.sound.read_bytes()
         text = self.sound if isinstance(self.sound, str) else json.dumps(self.sound)
         return text.encode()
 
@@ -259,6 +289,13 @@ def parquet_of_texts() -> bytes:
     return content.getvalue()
 
 
+def parquet_of_labels() -> bytes:
+    content = io.BytesIO()
+    labels = pa.array(["yes", "no"]).dictionary_encode()
+    pq.write_table(pa.table({"text": ["A", "B"], "label": labels, "split": ["train"] * 2}), content)
+    return content.getvalue()
+
+
 def arrow_of_texts() -> bytes:
     content = io.BytesIO()
     table = pa.table({"id": ["a"], "text": ["one"]})
@@ -280,6 +317,50 @@ def hallmarks_archive() -> bytes:
     return content.getvalue()
 
 
+def read_proteins(folder: Path) -> object:
+    """Read links and proteins as ``prepare_proteins`` does."""
+    with Spool(folder / "spool") as spool:
+        source = Tables([folder / "links.tsv"], [folder / "proteins.csv"])
+        return source.read(spool, Quarantine(), PrepareConfig())
+
+
+def write_proteins(folder: Path) -> None:
+    (folder / "proteins.csv").write_text(PROTEINS)
+    (folder / "links.tsv").write_text(SCORED_LINKS)
+
+
+def read_articles(folder: Path) -> object:
+    return read_corpus(LinkedTables(folder / "articles.tsv", folder / "citations.csv"), folder)
+
+
+def write_articles(folder: Path) -> None:
+    (folder / "articles.tsv").write_text(ARTICLES)
+    (folder / "citations.csv").write_text(CITATIONS)
+
+
+def flip_archive() -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in (
+            ("sequences", ">a\nMKV\n>b\nLATM\n"),
+            ("sampled", ">a SET=train VALIDATION=True\nHEC\n>b SET=test VALIDATION=False\nHHHH\n"),
+            ("mask", ">a\n111\n>b\n1010\n"),
+        ):
+            archive.writestr(f"splits/{name}.fasta", text)
+    return content.getvalue()
+
+
+def read_lmdb(path: Path) -> object:
+    """Read a file of TAPE's with this pickle as its only record."""
+    # Of a damaged page the C library may crash: its format is not under test, the pickles are.
+    write_lmdb(path.with_name("stability_train.lmdb"), [path.read_bytes()])
+    return list(read_task_files("stability", path.parent).examples)
+
+
+def read_task(task: str) -> Callable[[Path], Any]:
+    return lambda path: list(read_task_files(task, path).examples)
+
+
 def read_own(task: str) -> Callable[[Path], Any]:
     return lambda path: list(read_own_tables(TASKS[task], path).examples)
 
@@ -292,7 +373,7 @@ def settings(path: Path) -> TrainingConfig:
     return TrainingConfig.from_mapping(read_mapping(path))
 
 
-READERS = {
+INPUTS = {
     "MEDLINE": Reader(lambda path: list(read_medline(path, Quarantine())), "a.xml", MEDLINE),
     "PubTator": Reader(lambda path: list(read_documents(path, Quarantine())), "a.txt", PUBTATOR),
     "BioC XML": Reader(lambda path: list(read_documents(path, Quarantine())), "a.xml", BIOC_XML),
@@ -427,6 +508,63 @@ READERS = {
     "corpus of BEIR": Reader(read_retrieval, "corpus.jsonl", CORPUS, write_retrieval),
     "queries of BEIR": Reader(read_retrieval, "queries.jsonl", QUERIES, write_retrieval),
     "judgments of BEIR": Reader(read_retrieval, "test.tsv", QRELS, write_retrieval),
+    "table of proteins": Reader(
+        lambda path: read_proteins(path.parent),
+        "proteins.csv",
+        PROTEINS,
+        write_proteins,
+        num_nightly=5_000,
+    ),
+    "table of links": Reader(
+        lambda path: read_proteins(path.parent),
+        "links.tsv",
+        SCORED_LINKS,
+        write_proteins,
+        num_nightly=3_000,
+    ),
+    "table of articles": Reader(
+        lambda path: read_articles(path.parent),
+        "articles.tsv",
+        ARTICLES,
+        write_articles,
+        num_nightly=20_000,
+    ),
+    "table of citations": Reader(
+        lambda path: read_articles(path.parent),
+        "citations.csv",
+        CITATIONS,
+        write_articles,
+        num_nightly=10_000,
+    ),
+    "labels of nodes": Reader(
+        lambda path: read_node_labels(path, pa.array(["1.a", "1.b", "1.c"])), "a.tsv", LABELS
+    ),
+    "own sets of classes": Reader(
+        read_own("text_multilabel"), "a.jsonl", '{"text": "a", "label": "x; y"}\n'
+    ),
+    "own texts in Parquet": Reader(
+        read_own("text_classification"), "a.parquet", parquet_of_labels()
+    ),
+    "SciBERT": Reader(lambda path: read_task("paper_field")(path.parent), "train.txt", SCIBERT),
+    "TAPE": Reader(
+        lambda path: read_task("stability")(path.parent), "stability_train.json", [TAPE, TAPE]
+    ),
+    "record of TAPE's LMDB": Reader(
+        read_lmdb, "record.pickle", pickle.dumps(TAPE), num_nightly=20_000
+    ),
+    "FLIP's zip": Reader(read_task("secondary_structure"), "splits.zip", flip_archive()),
+    "FLIP's table": Reader(
+        read_task("fluorescence"), "a.csv", "sequence,target,set,validation\nMKV,1.5,train,True\n"
+    ),
+    "GFP": Reader(read_task("fluorescence"), "a.tsv", GENOTYPES),
+    "SCOP": Reader(read_task("remote_homology"), "a.fa", SCOP),
+    "prompts": Reader(
+        lambda path: read_prompts([path.parent], "human"), "prompts.csv", PROMPT_TABLE
+    ),
+    "sentences": Reader(
+        lambda path: read_sentences(path, Quarantine()), "a.txt", "One two three.\nFour five.\n"
+    ),
+    "names": Reader(read_names, "a.txt", "aspirin\nibuprofen\n"),
     "suite": Reader(lambda path: read_suite(str(path), path.parent), "mine.yaml", SUITE),
     "search space": Reader(
         lambda path: load_search_space(path, {"sppt_protein": SpptConfig}), "mine.yaml", SPACE

@@ -10,7 +10,7 @@ from raybio.cli.contrastive_probe.options import BENCHMARK_HELP
 from raybio.cli.options import LocationType, location_option, writable_file
 from raybio.cli.settings import with_settings
 from raybio.cli.stores import local_copy
-from raybio.core.files import check_writable_folder
+from raybio.core.files import check_writable_folder, replace_text
 from raybio.core.records import write_record
 from raybio.core.text import skipped_lines
 from raybio.methods.contrastive_probe.benchmark.config import MedlamaConfig
@@ -126,6 +126,6 @@ def statistics(
     out.mkdir(parents=True, exist_ok=True)
     write_record(out / "statistics.json", "report", data)
     text = statistics_markdown(data, benchmark.name or folder.resolve().name)
-    (out / "statistics.md").write_text(text + "\n", encoding="utf-8")
+    replace_text(out / "statistics.md", text + "\n")
     print(text)
     print(f"\nwritten: {out / 'statistics.md'}, {plot_statistics(data, out / 'statistics.png')}")

@@ -1,6 +1,8 @@
-"""Types of arrays that annotations share."""
+"""Types of arrays that annotations share, and files of arrays."""
 
-from typing import Any
+import zipfile
+import zlib
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,3 +11,32 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.integer[Any]]
 Int64s = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+
+
+def read_npz(file: IO[bytes]) -> dict[str, NDArray[Any]]:
+    """Return the arrays of an ``.npz`` file by name.
+
+    Raises:
+        OSError: if it cannot be read.
+        ValueError: if it is damaged.
+    """
+    try:
+        with zipfile.ZipFile(file), np.load(file, allow_pickle=False) as arrays:
+            return dict(arrays)
+    except ZIP_ERRORS as error:
+        raise ValueError(f"damaged: {error}") from None
+
+
+ZIP_ERRORS = (
+    EOFError,
+    IndexError,
+    KeyError,
+    MemoryError,
+    NotImplementedError,
+    RuntimeError,
+    SyntaxError,
+    ValueError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""Errors of damaged zip files and of numpy's arrays in them, besides ``OSError``."""

@@ -319,13 +319,22 @@ def replaced_file(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         yield temporary
-        sync(temporary)
-        os.replace(temporary, path)
+        put_in_place(temporary, path)
     except BaseException:
         # Half a file must not take the space of a full disk.
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+
+
+def put_in_place(written: Path, path: Path) -> None:
+    """Give a written file its name, in one atomic step that survives a power loss.
+
+    Raises:
+        OSError: if it cannot.
+    """
+    sync(written)
+    os.replace(written, path)
     # Without it a power loss can take the new name back.
     sync(path.parent)
 

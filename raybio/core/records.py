@@ -190,6 +190,11 @@ def parse_recomputable(text: bytes, kind: str, source: Location) -> dict[str, An
         return None
 
 
+def is_count(value: Any) -> bool:
+    """Return whether a value of parsed JSON is an integer from 0 that 63 bits hold."""
+    return type(value) is int and 0 <= value < 2**63
+
+
 def to_record(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
     """Return a record as it is written, with its kind and version."""
     header = {"format": kind, "version": FORMATS[kind].version}

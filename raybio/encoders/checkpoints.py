@@ -105,13 +105,14 @@ def _untyped_config(source: str, revision: str, subfolder: str) -> PreTrainedCon
     path = fetch_file(source, posixpath.join(subfolder, CONFIG), revision)
     try:
         description = json.loads(path.read_text(encoding="utf-8")) if path else None
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None  # ``from_pretrained`` says what is wrong with it
     if not isinstance(description, dict) or "model_type" in description:
         return None
     if not {"hidden_size", "num_attention_heads", "type_vocab_size"} <= description.keys():
         return None
-    config: PreTrainedConfig = CONFIG_MAPPING[_guessed_type(description)].from_dict(description)
+    with _named_errors(source):
+        config: PreTrainedConfig = CONFIG_MAPPING[_guessed_type(description)].from_dict(description)
     return config
 
 
@@ -130,11 +131,23 @@ def _guessed_type(description: Mapping[str, Any]) -> str:
 
 
 def _from_pretrained(auto: Any, source: str, location: str | Path | None, **options: Any) -> Any:
-    try:
+    with _named_errors(source):
         return auto.from_pretrained(location, trust_remote_code=False, **options)
+
+
+@contextmanager
+def _named_errors(source: str) -> Iterator[None]:
+    """Let errors of transformers name the source; damaged files raise errors of any kind.
+
+    Raises:
+        ConfigError: for any error of the block.
+    """
+    try:
+        yield
     except (OSError, ValueError, ImportError) as error:
-        reason = str(error)
-    raise unloadable(source, reason)
+        raise unloadable(source, str(error)) from None
+    except Exception as error:
+        raise unloadable(source, f"{type(error).__name__}: {error}") from error
 
 
 def load_weights(
@@ -211,11 +224,8 @@ def _model_class(auto: Any, source: str, config: PreTrainedConfig) -> Any:
     """Return the class that ``auto`` (such as ``AutoModel``) has for these settings."""
     if inspect.isclass(auto) and issubclass(auto, PreTrainedModel):
         return auto
-    try:
-        with torch.device("meta"):
-            return type(auto.from_config(config, trust_remote_code=False))
-    except (ValueError, ImportError) as error:
-        raise unloadable(source, str(error)) from None
+    with _named_errors(source), torch.device("meta"):
+        return type(auto.from_config(config, trust_remote_code=False))
 
 
 def _refuse_other_shapes(source: str, report: Mapping[str, Any]) -> None:

@@ -41,7 +41,8 @@ class Card(NamedTuple):
         end = lines.index("---", 1)
         try:
             metadata = yaml.safe_load("\n".join(lines[1:end])) or {}
-        except yaml.YAMLError as error:
+        # Dates that do not exist are a ValueError.
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise ConfigError(f"its header is not valid YAML ({error})") from None
         if not isinstance(metadata, dict):
             raise ConfigError(f"its header is a {type(metadata).__name__}, want a mapping")

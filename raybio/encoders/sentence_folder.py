@@ -88,7 +88,7 @@ def read_sentence_folder(
         kinds = [reader.kind(module) for module in modules]
     if kinds[0] != "Transformer":
         raise reader.refusal(
-            f"modules.json begins with {kinds[0] or 'nothing'}; want a Transformer"
+            f"modules.json begins with {kinds[0] or 'nothing':.80}; want a Transformer"
         )
     subfolder = reader.path(modules[0])
     settings = reader.transformer(subfolder)
@@ -102,7 +102,8 @@ def read_sentence_folder(
         foreign = [kind for kind in kinds[1:] if kind not in ("Pooling", "Normalize")]
         if foreign or kinds[1:] not in (["Pooling"], ["Pooling", "Normalize"]):
             raise reader.refusal(
-                f"modules.json lists {', '.join(kinds)}; {foreign[0] if foreign else 'this order'} "
+                f"modules.json lists {', '.join(kinds):.200}; "
+                f"{foreign[0] if foreign else 'this order':.80} "
                 "is not supported, want Transformer, Pooling and perhaps Normalize"
             )
         reader.check_prompt_and_kind()
@@ -219,12 +220,11 @@ class _Reader:
         kind = module.get("type") if isinstance(module, dict) else None
         if not isinstance(kind, str):
             raise ConfigError(
-                f"encoder.source {self.source!r}: modules.json has the entry {module!r} without a "
-                "type"
+                f"encoder.source {self.source!r}: modules.json has {module!r:.80} without a type"
             )
         if module.get("kwargs"):
             raise self.refusal(
-                f"modules.json gives {kind} the arguments {module['kwargs']!r}, which are "
+                f"modules.json gives {kind:.80} the arguments {module['kwargs']!r:.80}, which are "
                 "not supported"
             )
         return kind.rpartition(".")[2] if kind.startswith("sentence_transformers.") else kind
@@ -238,8 +238,8 @@ class _Reader:
             or ".." in PurePosixPath(path).parts
         ):
             raise ConfigError(
-                f"encoder.source {self.source!r}: modules.json names the path {path!r}, want one "
-                "inside"
+                f"encoder.source {self.source!r}: modules.json names the path {path!r:.80}, want "
+                "one inside"
             )
         return path
 
@@ -259,12 +259,14 @@ class _Reader:
                 and value.get("text") == _READ_TEXT
             ):
                 continue
-            raise self.refusal(f"its Transformer has {key} {value!r}, which is not supported")
+            raise self.refusal(
+                f"its Transformer has {key:.80} {value!r:.80}, which is not supported"
+            )
         max_tokens = settings.get("max_seq_length")
         if max_tokens is not None and (not isinstance(max_tokens, int) or max_tokens < 1):
             raise ConfigError(
-                f"encoder.source {self.source!r}: max_seq_length is {max_tokens!r}, want a number "
-                "above 0"
+                f"encoder.source {self.source!r}: max_seq_length is {max_tokens!r:.80}, want a "
+                "number above 0"
             )
         return settings
 
@@ -276,28 +278,31 @@ class _Reader:
             modes = [
                 mode for flag, mode in _POOLING_BY_FLAG.items() if settings.get(flag)
             ] or "mean"
-        modes = [modes] if isinstance(modes, str) else list(modes)
+        modes = modes if isinstance(modes, list) else [modes]
         if modes == ["mean"]:
             return "mean"
         if modes == ["cls"]:
             return "cls"
-        raise self.refusal(f"its Pooling is {' + '.join(map(str, modes))}; want mean or cls")
+        raise self.refusal(f"its Pooling is {' + '.join(map(str, modes)):.80}; want mean or cls")
 
     def check_normalize(self, path: str) -> None:
         """Refuse a Normalize module that scales anything but embeddings."""
         for key, value in self.mapping(posixpath.join(path, "config.json")).items():
             if value != "sentence_embedding":
-                raise self.refusal(f"its Normalize has {key} {value!r}; want sentence_embedding")
+                raise self.refusal(
+                    f"its Normalize has {key:.80} {value!r:.80}; want sentence_embedding"
+                )
 
     def check_prompt_and_kind(self) -> None:
         """Refuse a source of another kind, or one that puts a prompt before every text."""
         settings = self.mapping("config_sentence_transformers.json")
         kind = settings.get("model_type", "SentenceTransformer")
         if kind != "SentenceTransformer":
-            raise self.refusal(f"it is a {kind}; want a SentenceTransformer")
+            raise self.refusal(f"it is a {str(kind):.80}; want a SentenceTransformer")
         name = settings.get("default_prompt_name")
-        prompt = (settings.get("prompts") or {}).get(name)
+        prompts = settings.get("prompts")
+        prompt = prompts.get(name) if isinstance(prompts, dict) and isinstance(name, str) else None
         if prompt:
             raise self.refusal(
-                f"it puts the prompt {prompt!r} before every text, which is not supported"
+                f"it puts the prompt {prompt!r:.80} before every text, which is not supported"
             )

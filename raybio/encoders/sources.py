@@ -236,7 +236,7 @@ def _transformer_folder(source: str, revision: str) -> str:
         return ""
     try:
         return str(json.loads(path.read_text(encoding="utf-8"))[0].get("path", "")).strip("/")
-    except (OSError, ValueError, LookupError, AttributeError):
+    except (OSError, ValueError, LookupError, AttributeError, RecursionError):
         return ""  # ``read_sentence_folder`` refuses it, and says why
 
 
@@ -264,11 +264,12 @@ def weights_files(source: str, revision: str) -> list[str]:
         return [name]
     path = require_file(source, name, revision)
     try:
-        parts = set(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values())
-    except (OSError, ValueError, LookupError, AttributeError, TypeError) as error:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        parts = {str(part) for part in content["weight_map"].values()}
+    except (OSError, ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
         raise unloadable(source, f"{name} cannot be read ({error})") from None
     folder = name.rpartition("/")[0]
-    if any("/" in str(part) or str(part).startswith(".") for part in parts):
+    if any("/" in part or part.startswith(".") for part in parts):
         raise unloadable(source, f"{name} names parts outside its folder")
     return sorted(posixpath.join(folder, part) for part in parts)
 

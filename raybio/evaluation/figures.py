@@ -12,6 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from raybio.core.files import replacing
+
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000", "#F0E442")
 """The palette of Okabe and Ito."""
 
@@ -39,9 +41,10 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def save_figure(figure: Figure, path: Path) -> Path:
-    """Write a figure to a PNG file, in a folder that need not exist; return the file."""
+    """Write a figure to a PNG file as a whole, in a folder that need not exist; return the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    with replacing(path) as file:
+        figure.savefig(file, format="png")
     return path
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from raybio.core.files import replace_text
 from raybio.core.markdown import markdown_table
 
 _STYLE = """
@@ -52,8 +53,8 @@ def write_report(title: str, sections: Sequence[Section], folder: Path) -> list[
     """
     markdown = folder / "report.md"
     page = folder / "report.html"
-    markdown.write_text(_markdown(title, sections, folder), encoding="utf-8")
-    page.write_text(_page(title, sections), encoding="utf-8")
+    replace_text(markdown, _markdown(title, sections, folder))
+    replace_text(page, _page(title, sections))
     return [markdown, page]
 
 

@@ -4,8 +4,6 @@ U units (nodes, texts, terms, queries, sentences) of one split.
 """
 
 import math
-import zipfile
-import zlib
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from raybio.core.arrays import Floats
-from raybio.core.errors import DataError
+from raybio.core.arrays import Floats, read_npz
+from raybio.core.errors import DataError, one_line
 from raybio.core.files import replacing
 from raybio.core.final_report import Stage, UnitScores
 from raybio.core.table_layout import TableLayout
@@ -352,11 +350,12 @@ def read_unit_scores(path: Path) -> dict[Stage, dict[str, UnitScores]]:
         return {}
     arrays_by_key: dict[tuple[Stage, str], dict[str, np.ndarray]] = {}
     try:
-        with path.open("rb") as file, np.load(file) as arrays:
-            for key in arrays.files:
-                *stage, split, name = key.rsplit("/", 2)
-                stage_split = (stage[0] if stage else TRAINED, split)
-                arrays_by_key.setdefault(stage_split, {})[name] = arrays[key]
+        with path.open("rb") as file:
+            arrays = read_npz(file)
+        for key, array in arrays.items():
+            *prefix, split, name = key.rsplit("/", 2)
+            stage_split = (prefix[0] if prefix else TRAINED, split)
+            arrays_by_key.setdefault(stage_split, {})[name] = array
         units = {
             split: named.pop(_UNIT)
             for (stage, split), named in arrays_by_key.items()
@@ -366,9 +365,10 @@ def read_unit_scores(path: Path) -> dict[Stage, dict[str, UnitScores]]:
         for (stage, split), named in arrays_by_key.items():
             by_stage.setdefault(stage, {})[split] = UnitScores.from_arrays(units[split], named)
         return by_stage
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, ValueError, KeyError) as error:
         raise DataError(
-            f"{path}: cannot be read ({error}). Remove it: runs are then compared without tests"
+            f"{path}: cannot be read ({one_line(error)}). Remove it: runs are then "
+            "compared without tests"
         ) from None
 
 

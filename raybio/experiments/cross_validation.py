@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from raybio.core.config import override, value_at
 from raybio.core.errors import ConfigError
+from raybio.core.files import replace_text
 from raybio.core.location import absolute
 from raybio.core.markdown import markdown_table
 from raybio.core.records import write_record
@@ -314,7 +315,7 @@ def _write_tables(
     }
     write_record(folder.path / "folds.json", "cross-validation", content)
     folders = markdown_table(["model", "fold", "seed", "folder"], folder_rows)
-    (folder.path / "folds.md").write_text(f"{table}\n\n{folders}\n", encoding="utf-8")
+    replace_text(folder.path / "folds.md", f"{table}\n\n{folders}\n")
     add_artifacts(folder, [folder.path / "folds.md", folder.path / "folds.json"])
 
 

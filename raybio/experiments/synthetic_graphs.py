@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from raybio.core.config import fields, fingerprint, override_all, value_at
 from raybio.core.errors import ConfigError
+from raybio.core.files import replace_text
 from raybio.core.records import write_record
 from raybio.core.search_space import Budget, Distribution, Scheduler, Search, SearchSpace
 from raybio.methods.sppt.synthetic.config import Config
@@ -218,7 +219,7 @@ def report(
             scores.append(_graph_scores(results, keys, store, config_by_kind[kind]))
     content = {"graphs": [graph_scores._asdict() for graph_scores in scores]}
     write_record(folder / "graphs.json", "synthetic graphs", content)
-    (folder / "graphs.md").write_text(graph_table(scores, weight) + "\n", encoding="utf-8")
+    replace_text(folder / "graphs.md", graph_table(scores, weight) + "\n")
     files = [folder / "graphs.md", folder / "graphs.json"]
     if len(experiments.noise) > 1:
         files.append(plot_noise(scores, folder / "noise.png"))

@@ -168,7 +168,7 @@ def openalex_files(
         # "entries" in snapshots before 2026.
         entries = manifest["files"] if "files" in manifest else manifest["entries"]
         listed = [_entry(entry) for entry in entries]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise DataError(
             f"{url}: is no manifest of works, want a JSON object with 'files', each with a url and "
             "meta.content_length"

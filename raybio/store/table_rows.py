@@ -472,6 +472,9 @@ def _check_sizes(path: Path, file: pq.ParquetFile, group: int) -> None:
     Raises:
         DataError: naming its first such column.
     """
+    # Where the metadata of a column is damaged, ``column`` below ends the process. Here it is an
+    # error; a batch of no rows unpacks nothing.
+    next(file.reader.iter_batches(0, [group], None, False), None)
     row_group = file.metadata.row_group(group)
     for number in range(row_group.num_columns):
         column = row_group.column(number)
@@ -512,7 +515,7 @@ def _class_names(schema: pa.Schema, column: str) -> list[str]:
         feature = about["info"]["features"][column]
         feature = feature.get("feature", feature)
         return list(feature["names"]) if feature["_type"] == "ClassLabel" else []
-    except (KeyError, ValueError, TypeError, AttributeError):
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
         return []
 
 

@@ -208,6 +208,6 @@ def _progress(folder: Path, itemsize: int) -> tuple[int, int]:
         num_tokens = int(progress["tokens"])
         has_tokens = (folder / TOKENS).stat().st_size >= num_tokens * itemsize
         has_pointers = (folder / POINTERS).stat().st_size >= 8 * (num_rows + 1)
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return 0, 0
     return (num_rows, num_tokens) if has_tokens and has_pointers else (0, 0)

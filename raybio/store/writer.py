@@ -159,7 +159,6 @@ class Draft:
         unfinished.rename(self.folder / MANIFEST)
 
     def _move_into_place(self) -> None:
-        sync(self.folder)
         whole = self.path.with_name(f".{self.path.name}.whole")
         replaced = self.path.with_name(f".{self.path.name}.replaced")
         shutil.rmtree(whole, ignore_errors=True)
@@ -169,6 +168,8 @@ class Draft:
         self.folder.rename(whole)
         self._is_moved = True
         (whole / LOCK).unlink()
+        # After that: a power loss must not bring back the lock, which is no file of a store.
+        sync(whole)
         replace_folder(whole, self.path, replaced)
         shutil.rmtree(whole, ignore_errors=True)
         shutil.rmtree(replaced, ignore_errors=True)

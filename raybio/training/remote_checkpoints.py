@@ -14,6 +14,7 @@ by an earlier start never changes a checkpoint of a later one.
 import contextlib
 import json
 import logging
+import operator
 import os
 import random
 import shutil
@@ -430,7 +431,7 @@ def last_step_of_log(log: Path) -> int:
             for line in reversed(lines[start > 0 :]):
                 # Lines that a power loss has damaged are skipped, as by the readers of the log.
                 with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):
-                    return int(json.loads(line)["step"])
+                    return operator.index(json.loads(line)["step"])
             if start == 0:
                 return -1
             num_bytes *= 8

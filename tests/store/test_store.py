@@ -405,8 +405,8 @@ def test_a_store_is_on_the_disk_before_it_has_its_name_and_its_name_before_it_is
     assert calls[len(files) :] == [
         "fsync manifest.json.unfinished",
         "rename manifest.json",
-        "fsync .store.draft",
         "rename .store.whole",
+        "fsync .store.whole",
         "rename store",
         f"fsync {tmp_path.name}",
     ]

@@ -6,6 +6,7 @@ benchmark from which it was written, since queries are identified by their index
 """
 
 import csv
+import io
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 
 from raybio.core.arrays import Integers
 from raybio.core.errors import DataError
+from raybio.core.files import replace_bytes, replace_text
 from raybio.methods.contrastive_probe.accuracy import is_correct
 from raybio.methods.contrastive_probe.benchmark.biolama import read_benchmark
 from raybio.methods.contrastive_probe.benchmark.probe_benchmark import ProbeBenchmark
@@ -87,19 +89,20 @@ def write_sheet(
     rng = np.random.default_rng(seed)
     sampled = rng.choice(len(texts), min(num_queries, len(texts)), replace=False)
     path.parent.mkdir(parents=True, exist_ok=True)
+    content = io.StringIO()
+    writer = csv.writer(content)
+    writer.writerow(COLUMNS)
+    for query in np.sort(sampled).tolist():
+        relation = benchmark.relations[benchmark.relation_Q[query]]
+        for rank, name in enumerate(predicted_QK[query].tolist(), start=1):
+            if name >= 0:
+                prediction = benchmark.names[name]
+                writer.writerow([index_Q[query], relation, texts[query], rank, prediction, ""])
     # With a byte order mark spreadsheets read the file as UTF-8.
-    with path.open("w", newline="", encoding="utf-8-sig") as file:
-        writer = csv.writer(file)
-        writer.writerow(COLUMNS)
-        for query in np.sort(sampled).tolist():
-            relation = benchmark.relations[benchmark.relation_Q[query]]
-            for rank, name in enumerate(predicted_QK[query].tolist(), start=1):
-                if name >= 0:
-                    prediction = benchmark.names[name]
-                    writer.writerow([index_Q[query], relation, texts[query], rank, prediction, ""])
+    replace_bytes(path, content.getvalue().encode("utf-8-sig"))
     lines = ["Score each prediction from 1 to 5."]
     lines += [f"{score}: {meaning}" for score, meaning in SCORES.items()]
-    path.with_suffix(".txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    replace_text(path.with_suffix(".txt"), "\n".join(lines) + "\n")
 
 
 def check_unscored(path: Path) -> None:
@@ -184,7 +187,7 @@ def write_expert_scores(
     expert_scores = read_sheet(filled, benchmark, match_cui=match == "cui")
     plot_expert_scores(expert_scores.count_S2, list(SCORES), out / "scores.png")
     text = sheet_markdown(expert_scores)
-    (out / "scores.md").write_text(text, encoding="utf-8")
+    replace_text(out / "scores.md", text)
     return text
 
 

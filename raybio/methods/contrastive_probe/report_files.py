@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from raybio.core.csv_table import write_csv
+from raybio.core.files import replace_text
 from raybio.core.records import write_record
 from raybio.methods.contrastive_probe.plots import plot_probe
 from raybio.methods.contrastive_probe.report import QuerySetResults, report_data, report_markdown
@@ -30,7 +31,7 @@ def write_report(
     data = report_data(sets, settings, seed=seed)
     _remove_earlier(out)
     out.mkdir(parents=True, exist_ok=True)
-    (out / "report.md").write_text(report_markdown(data), encoding="utf-8")
+    replace_text(out / "report.md", report_markdown(data))
     files = []
     for heading, table in report_tables(data).items():
         name = re.sub(r"\W+", "_", heading).strip("_").lower()
@@ -45,7 +46,7 @@ def write_report(
 def _remove_earlier(out: Path) -> None:
     try:
         listed = set(json.loads((out / "report.json").read_text(encoding="utf-8"))["files"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         # There is no report, or a file of something else.
         return
     for path in [*out.glob("tables/*.csv"), *out.glob("plots/*.png")]:

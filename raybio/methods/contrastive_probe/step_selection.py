@@ -9,6 +9,7 @@ import numpy as np
 
 from raybio.core.arrays import Floats, Integers
 from raybio.core.csv_table import write_csv
+from raybio.core.files import replace_text
 from raybio.core.markdown import markdown_table
 from raybio.methods.contrastive_probe.label_free_selection import (
     Table,
@@ -141,7 +142,7 @@ def write_step_selection(
             rows += [[label, name, *row] for row in _rows(selection)]
     write_csv(table_path, rows)
     text = _markdown(selections_by_label, metric)
-    text_path.write_text(text, encoding="utf-8")
+    replace_text(text_path, text)
     print(text)
     for label, lacking in lacking_by_label.items():
         print(

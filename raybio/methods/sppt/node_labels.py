@@ -73,12 +73,14 @@ def read_node_labels(path: Path, keys: pa.Array) -> NodeLabels:
             row_id = row_id.strip()
             label = label.strip()
             if not row_id or not label:
-                raise DataError(f"{path}, line {number}: got {[row_id, label]}, want id and label")
+                raise DataError(
+                    f"{path}, line {number}: got {[row_id, label]!s:.80}, want id and label"
+                )
             first = line_by_id.setdefault(row_id, number)
             if first != number:
                 raise DataError(
-                    f"{path}, line {number}: {row_id} had its label in line {first}; want one line "
-                    "an id"
+                    f"{path}, line {number}: {row_id:.60} had its label in line {first}; want one "
+                    "line an id"
                 )
             label_by_id[row_id] = label
     ids = list(label_by_id)
@@ -88,7 +90,7 @@ def read_node_labels(path: Path, keys: pa.Array) -> NodeLabels:
         got = ids[0] if ids else "none"
         wanted = keys[0] if len(keys) else "none"
         raise DataError(
-            f"{path}: none of its {len(ids):,} ids ({got}, ...) is in the store; want such as "
+            f"{path}: none of its {len(ids):,} ids ({got:.60}, ...) is in the store; want such as "
             f"{wanted}"
         )
     text_N = np.full(len(keys), "", dtype=object)

@@ -21,7 +21,7 @@ import pyarrow.csv
 from raybio.core.errors import DataError
 from raybio.store.quarantine import Quarantine
 from raybio.store.sources import GZIP_MAGIC, read_lines
-from raybio.store.table_rows import check_quotes, is_typed_table, read_columns
+from raybio.store.table_rows import check_quotes, is_typed_table, read_columns, shown_names
 
 BLOCK_BYTES = 16 << 20
 """Bytes that are read at once; a record must fit into them."""
@@ -74,7 +74,7 @@ def read_table(
     if not header:
         raise DataError(f"{path}: is empty, want {wanted}")
     delimiter = find_delimiter(header) or "\t"
-    columns = tuple(select(split_fields(header, delimiter)))
+    columns = tuple(select(split_fields(header, delimiter, path)))
     kinds = kinds[: len(columns)]
     blocks = read_arrow_columns(
         path,
@@ -107,11 +107,18 @@ def find_delimiter(line: str) -> str:
     return " " if " " in line else ""
 
 
-def split_fields(line: str, delimiter: str) -> list[str]:
-    """Return the fields of a line; those of CSV may be quoted."""
-    if delimiter in QUOTED:
+def split_fields(line: str, delimiter: str, path: Path) -> list[str]:
+    """Return the fields of one of the first lines; those of CSV may be quoted.
+
+    Raises:
+        DataError: if it is no line of a table, such as one with a carriage return in it.
+    """
+    if delimiter not in QUOTED:
+        return line.split(delimiter)
+    try:
         return next(csv.reader([line], delimiter=delimiter))
-    return line.split(delimiter)
+    except csv.Error as error:
+        raise DataError(f"{path}: {line[:40]!r} cannot be divided into columns ({error})") from None
 
 
 def read_arrow_columns(
@@ -179,7 +186,8 @@ def read_arrow_columns(
                 ]
                 yield *strings, batch.column("line")
         num_lines = num_read + len(skipped_lines) + first_line - 1
-    except (OSError, pa.ArrowException, EOFError) as error:
+    # A column that is there twice is a KeyError.
+    except (OSError, pa.ArrowException, EOFError, KeyError) as error:
         raise DataError(_explain(path, columns, delimiter, block_bytes, error)) from None
     if has_quotes and stream.num_lines > num_lines:
         # Some record goes on over lines. Arrow takes any quote at the start of a field for one
@@ -358,14 +366,14 @@ def _explain(
     error: Exception,
 ) -> str:
     text = str(error)
-    wanted = ", ".join(columns)
+    wanted = shown_names(columns)
     if isinstance(error, FileNotFoundError):
         return f"{path}: does not exist, want a table with the columns {wanted}"
     if missing := re.search(r"Column '(.+)' in include_columns does not exist", text):
-        header = ", ".join(_header(path, delimiter)) or "nothing"
+        header = shown_names(_header(path, delimiter)) or "nothing"
         divided = "tab-separated" if delimiter == "\t" else f"divided by {delimiter!r}"
         return (
-            f"{path}: has no column {missing[1]!r}; found {header}; want {wanted}, {divided}, "
+            f"{path}: has no column {missing[1]!r:.60}; found {header}; want {wanted}, {divided}, "
             "named in the first line"
         )
     if "Empty CSV file" in text:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from raybio.core.files import replace_text
 from raybio.core.final_report import Score, SplitScores, Stage, UnitScores
 from raybio.core.markdown import markdown_table
 from raybio.core.records import write_record
@@ -306,7 +307,7 @@ def write_table(table: ResultTable, folder: Path) -> list[Path]:
     plot = folder / "plots" / "comparison.png"
     paths.append(plot_comparison(table.rows, splits, table.layout.measures, plot))
     remarks = [f"{remark}." for remark in (table.legend, *table.all_remarks)]
-    markdown_path.write_text("\n\n".join([*sections, *remarks]) + "\n", encoding="utf-8")
+    replace_text(markdown_path, "\n\n".join([*sections, *remarks]) + "\n")
     return paths
 
 
@@ -354,7 +355,7 @@ def write_joint_table(tables: Mapping[str, tuple[ResultTable, RunFolder]]) -> Pa
         parts += [f"{name}: {remark}." for remark in remarks if remark not in shared]
     parts += [f"{remark}." for remark in shared]
     path = folder.path / "joint_table.md"
-    path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    replace_text(path, "\n\n".join(parts) + "\n")
     return path
 
 

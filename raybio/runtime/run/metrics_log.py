@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 
 from raybio.core.errors import ConfigError
 from raybio.core.files import named_failure, replace_bytes
+from raybio.core.records import is_count
 
 PENDING = "is_evaluation_pending"
 
@@ -194,14 +195,25 @@ def _parsed(text: bytes, path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
     for line in text.splitlines(keepends=True):
         try:
             report = json.loads(line)
-            report["step"]
-        except (ValueError, LookupError, TypeError, RecursionError):
+        except (ValueError, RecursionError):
+            report = None
+        if not _is_report(report):
             _warn_of_damage(path)
-        else:
-            if PENDING not in report:
-                yield line, report
+        elif PENDING not in report:
+            yield line, report
+
+
+def _is_report(value: Any) -> bool:
+    """Return whether a line holds what ``append`` writes, so that readers need not look again."""
+    return (
+        isinstance(value, dict)
+        and is_count(value.get("step"))
+        and is_count(value.get("time_ms"))
+        and isinstance(value.get("metrics"), dict)
+        and all(isinstance(number, float) for number in value["metrics"].values())
+    )
 
 
 @functools.cache
 def _warn_of_damage(path: Path) -> None:
-    _log.warning("%s: lines that are no JSON, as a power loss leaves them, are skipped", path)
+    _log.warning("%s: lines that are no reports, as a power loss leaves them, are skipped", path)

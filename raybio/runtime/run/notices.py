@@ -14,6 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from raybio.core.records import is_count
+from raybio.store.json import is_text
+
 LOGGER = "raybio"
 
 
@@ -132,11 +135,20 @@ def _parsed(text: bytes) -> Iterator[dict[str, Any]]:
         except (ValueError, RecursionError):
             # Empty, or half a line of a killed process.
             continue
-        if isinstance(notice, dict) and (
-            notice.keys() & {"warning", "progress"}
-            or {"first_step", "steps_per_epoch"} <= notice.keys()
-        ):
+        if _is_notice(notice):
             yield notice
+
+
+def _is_notice(value: Any) -> bool:
+    """Return whether a line holds what workers write, so that readers need not look again."""
+    if not isinstance(value, dict):
+        return False
+    if "warning" in value or "progress" in value:
+        texts = [value.get(kind, "") for kind in ("warning", "progress")]
+        return all(map(is_text, texts)) and "first_step" not in value
+    steps_per_epoch = value.get("steps_per_epoch")
+    is_positive = isinstance(steps_per_epoch, int | float) and 0 < steps_per_epoch < 2**63
+    return all(is_count(value.get(name)) for name in ("time_ms", "first_step")) and is_positive
 
 
 class WarningPrinter:

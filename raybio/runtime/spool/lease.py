@@ -15,13 +15,15 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from raybio.core.errors import ClusterError, MissingObjectError, StorageError
+from raybio.core.records import is_count
 from raybio.runtime.run.duration import in_words
 from raybio.runtime.run.spec import LeaseKey
 from raybio.store.bucket import BucketFolder, ObjectVersion
+from raybio.store.json import is_text
 
 LEASE = "lease.json"
 
@@ -61,6 +63,75 @@ class LeasedWork(NamedTuple):
     noun: str
     option: str
 
+
+class Holder(NamedTuple):
+    """The content of a lease: who holds it.
+
+    Attributes:
+        id: drawn for each driver; None in a released or damaged lease.
+        is_released: whether the driver has ended.
+        host: name of its machine; None: unknown.
+        machine: as ``_machine`` of the driver.
+        pid: number of its process; None: unknown.
+        process_start: as ``_start_of`` it.
+        held_seconds: for how long, by its own clock.
+    """
+
+    id: str | None = None
+    is_released: bool = False
+    host: str | None = None
+    machine: str | None = None
+    pid: int | None = None
+    process_start: int | None = None
+    held_seconds: int = 0
+
+    @classmethod
+    def parse(cls, content: bytes) -> "Holder":
+        """Return the holder by a lease.
+
+        Nobody knows that of a damaged one: it ends with its time.
+        """
+        try:
+            fields = json.loads(content)
+        except (ValueError, RecursionError):
+            return cls()
+        if not isinstance(fields, dict):
+            return cls()
+        valid = [name for name, is_valid in _FIELDS.items() if is_valid(fields.get(name))]
+        return cls(**{name: fields[name] for name in valid})
+
+    def __str__(self) -> str:
+        """Return its name for errors."""
+        if self.host is None:
+            return "an unknown driver"
+        return f"process {self.pid} on {self.host:.100}, for {in_words(float(self.held_seconds))}"
+
+    def is_running(self) -> bool | None:
+        """Return whether it runs, if it is of this machine; None if that cannot be seen."""
+        if self.pid is None:
+            return False
+        start = _start_of(self.pid)
+        if start is not None:
+            return start == self.process_start
+        try:
+            os.kill(self.pid, 0)  # sends nothing
+        except PermissionError:
+            return None  # another user's, whose folder in /proc may be hidden
+        except (OSError, OverflowError):
+            pass
+        return False
+
+
+_FIELDS: dict[str, Callable[[Any], bool]] = {
+    "id": is_text,
+    "is_released": lambda value: value is True,
+    "host": is_text,
+    "machine": is_text,
+    "pid": is_count,
+    "process_start": is_count,
+    "held_seconds": is_count,
+}
+"""Field of a lease -> whether a value is one; others count as missing."""
 
 A_RUN = LeasedWork("run", "--name")
 AN_EMBEDDING = LeasedWork("embedding", "--out")
@@ -184,7 +255,7 @@ class Lease:
     def _own_version(self) -> ObjectVersion | None:
         """Return the version in the bucket if this driver has written it: its answer was lost."""
         current = _read(self._bucket)
-        return current[1] if current is not None and current[0].get("id") == self.id else None
+        return current[1] if current is not None and current[0].id == self.id else None
 
     def _content(self) -> bytes:
         self._counter += 1
@@ -222,7 +293,7 @@ def acquire(bucket: BucketFolder, work: LeasedWork = A_RUN) -> Lease:
             if current is None:
                 continue  # it was released just now
             holder, old = current
-            if not holder.get("is_released") and not _is_dead(bucket, holder, old):
+            if not holder.is_released and not _is_dead(bucket, holder, old):
                 raise _refused(bucket, holder, work)
             version = bucket.replace(LEASE, content, old)
         if version is not None:
@@ -237,7 +308,7 @@ def refuse_if_held(bucket: BucketFolder) -> None:
         StorageError: if the bucket cannot be read.
     """
     current = _read(bucket)
-    if current is not None and not current[0].get("is_released"):
+    if current is not None and not current[0].is_released:
         raise _refused(bucket, current[0], A_RUN)
 
 
@@ -274,29 +345,28 @@ def _check_held(
             "command resumes from what is left in the bucket"
         )
     holder = current[0]
-    if holder.get("id") == id_:
+    if holder.id == id_:
         return
-    is_released = bool(holder.get("is_released"))
-    if is_released and not is_holder:
+    if holder.is_released and not is_holder:
         raise LostLeaseError(
             f"{bucket.path}: the driver of the {work.noun} has ended. The same command resumes it"
         )
-    end = "which has ended" if is_released else "which goes on with it"
+    end = "which has ended" if holder.is_released else "which goes on with it"
     raise TakenOverError(
         f"{bucket.path}: the {work.noun} has been started again by another driver, {end}"
     )
 
 
-def _is_dead(bucket: BucketFolder, holder: dict[str, Any], version: ObjectVersion) -> bool:
+def _is_dead(bucket: BucketFolder, holder: Holder, version: ObjectVersion) -> bool:
     """Return whether the holder has ended; it waits until that is certain."""
-    if holder.get("machine") == _machine():
-        is_running = _is_running(holder)
+    if holder.machine == _machine():
+        is_running = holder.is_running()
         if is_running is not None:
             return not is_running
     seconds_left = LEASE_SECONDS - _age(bucket)
     if seconds_left > 0:
         print(
-            f"{bucket.path}: held by {_name(holder)}; waiting up to {seconds_left:.0f} s to see "
+            f"{bucket.path}: held by {holder}; waiting up to {seconds_left:.0f} s to see "
             "whether it is alive",
             flush=True,
         )
@@ -304,7 +374,7 @@ def _is_dead(bucket: BucketFolder, holder: dict[str, Any], version: ObjectVersio
     while _now() < until:
         time.sleep(min(_POLL_SECONDS, LEASE_SECONDS / 10))
         current = _read(bucket)
-        if current is None or current[0].get("is_released"):
+        if current is None or current[0].is_released:
             return True
         if current[1] != version:
             return False
@@ -324,17 +394,12 @@ def _age(bucket: BucketFolder) -> float:
     return 0.0 if now is None else max(now.modified - info.modified - 1.0, 0.0)
 
 
-def _read(bucket: BucketFolder) -> tuple[dict[str, Any], ObjectVersion] | None:
+def _read(bucket: BucketFolder) -> tuple[Holder, ObjectVersion] | None:
     try:
-        text, version = bucket.read_version(LEASE)
+        content, version = bucket.read_version(LEASE)
     except MissingObjectError:
         return None
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError):
-        content = None
-    # Of a damaged one, nobody knows the holder: it ends with its time.
-    return (content if isinstance(content, dict) else {}), version
+    return Holder.parse(content), version
 
 
 def _content(id_: str, counter: int, held_seconds: float) -> bytes:
@@ -362,23 +427,6 @@ def _machine() -> str:
     return uuid.uuid4().hex
 
 
-def _is_running(holder: dict[str, Any]) -> bool | None:
-    """Return whether a holder of this machine runs; None if that cannot be seen."""
-    pid = holder.get("pid")
-    if not isinstance(pid, int):
-        return False
-    start = _start_of(pid)
-    if start is not None:
-        return start == holder.get("process_start")
-    try:
-        os.kill(pid, 0)  # sends nothing
-    except PermissionError:
-        return None  # another user's, whose folder in /proc may be hidden
-    except OSError:
-        pass
-    return False
-
-
 def _start_of(pid: int) -> int | None:
     """Return when a process of this machine began, in ticks since the boot; None if it has ended.
 
@@ -393,18 +441,11 @@ def _start_of(pid: int) -> int | None:
     return None if state in ("Z", "X") else int(fields[18])
 
 
-def _refused(bucket: BucketFolder, holder: dict[str, Any], work: LeasedWork) -> ClusterError:
+def _refused(bucket: BucketFolder, holder: Holder, work: LeasedWork) -> ClusterError:
     return ClusterError(
-        f"{bucket.path}: another driver is at work on this {work.noun}: {_name(holder)}. Wait "
+        f"{bucket.path}: another driver is at work on this {work.noun}: {holder}. Wait "
         f"until it ends, stop it, or choose another {work.option}"
     )
-
-
-def _name(holder: dict[str, Any]) -> str:
-    if "host" not in holder:
-        return "an unknown driver"
-    held_for = in_words(float(holder.get("held_seconds", 0)))
-    return f"process {holder.get('pid')} on {holder['host']}, for {held_for}"
 
 
 def _now() -> float:

@@ -23,7 +23,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raybio.core.cache import cache_folder
 from raybio.core.errors import ClusterError, RaybioError
-from raybio.core.files import RUN, locked
+from raybio.core.files import RUN, locked, put_in_place
 from raybio.runtime.run.folder import SHARED_SCORES, WRITTEN_LAST, RunFolder
 from raybio.runtime.run.spec import WorkerSpec
 from raybio.runtime.spool import lease as leases
@@ -454,4 +454,4 @@ def _apply(path: Path, change: Change) -> None:
         with target.open("ab") as file:
             file.write(change.content)
     if change.is_complete and arriving.exists():
-        os.replace(arriving, path)
+        put_in_place(arriving, path)

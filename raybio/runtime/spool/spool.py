@@ -16,6 +16,7 @@ from raybio.core.errors import (
     StorageError,
     named_by,
 )
+from raybio.core.files import put_in_place
 from raybio.core.location import BucketPath
 from raybio.runtime.run.folder import SHARED_SCORES, RunFolder
 from raybio.runtime.run.spec import LeaseKey
@@ -242,4 +243,4 @@ def _fetch(bucket: BucketFolder, info: ObjectInfo, path: Path) -> None:
         arriving.write_bytes(bucket.read(info.name))
     else:
         download_object(bucket, info.name, arriving)
-    arriving.replace(path)
+    put_in_place(arriving, path)

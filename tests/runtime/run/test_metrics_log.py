@@ -81,10 +81,12 @@ def test_a_tail_sees_each_step_once_also_when_a_new_file_gets_the_inode_of_an_ol
 
 def test_a_tail_begins_again_in_a_file_that_became_shorter(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 1, "metrics": {}}\n{"step": 2, "metrics": {}}\n')
+    path.write_text(
+        '{"step": 1, "time_ms": 0, "metrics": {}}\n{"step": 2, "time_ms": 0, "metrics": {}}\n'
+    )
     tail = MetricsTail(path)
     assert len(tail.read()) == 2
-    path.write_text('{"step": 3, "metrics": {}}\n')
+    path.write_text('{"step": 3, "time_ms": 0, "metrics": {}}\n')
     assert [report["step"] for report in tail.read()] == [3]
 
 
@@ -104,11 +106,11 @@ def test_a_rewind_to_the_step_that_the_log_ends_with_leaves_the_file_alone(tmp_p
 
 def test_a_tail_waits_for_the_end_of_a_line(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 1, "metrics": {}}\n{"step": 2, "me')
+    path.write_text('{"step": 1, "time_ms": 0, "metrics": {}}\n{"step": 2, "me')
     tail = MetricsTail(path)
     assert [report["step"] for report in tail.read()] == [1]
     with path.open("a") as file:
-        file.write('trics": {}}\n')
+        file.write('trics": {}, "time_ms": 0}\n')
     assert [report["step"] for report in tail.read()] == [2]
 
 
@@ -158,7 +160,7 @@ def test_lines_that_a_power_loss_left_are_skipped_and_reported(
     with path.open("ab") as file:
         file.write(bytes(100) + b"\n[1]\n")
     assert [report["step"] for report in read_reports(path)] == [0, 1, 2]
-    assert f"{path}: lines that are no JSON" in caplog.text
+    assert f"{path}: lines that are no reports" in caplog.text
     resumed = MetricsLog(path)
     resumed.rewind(1)
     resumed.append(2, {"loss": 2.0}, is_synced=True)

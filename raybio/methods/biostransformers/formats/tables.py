@@ -128,6 +128,7 @@ def _parse(
     first = next(lines, "")
     if not first:
         raise DataError(f"{path}: is empty, want a table of articles")
+    csv.field_size_limit(MAX_LINE_LENGTH)
     rest = chain([first], lines)
     delimiter = max(",;\t", key=first.count)
     row = first.replace("\r", " ")
@@ -140,7 +141,6 @@ def _parse(
     if "\t" in first:
         yield from _tab_separated(rest, path, quarantine)
         return
-    csv.field_size_limit(MAX_LINE_LENGTH)
     # A row of many terms has more semicolons than commas.
     cells = next(csv.reader([row]), [])
     rows = csv.reader(rest, strict=True)

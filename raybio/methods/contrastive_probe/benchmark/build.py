@@ -244,7 +244,7 @@ def _check_replaceable(out: Path, force: bool) -> None:
 def _is_benchmark(folder: Path) -> bool:
     try:
         return bool(json.loads((folder / MANIFEST).read_bytes())["kind"] == KIND)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
 
 

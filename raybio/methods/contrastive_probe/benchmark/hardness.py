@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from raybio.core.errors import DataError
+from raybio.core.files import replace_text
 from raybio.methods.contrastive_probe.benchmark.medlama import (
     COLUMNS,
     SEPARATOR,
@@ -115,7 +116,7 @@ def write_disputed(path: Path, queries: Sequence[Hardness]) -> None:
         verdicts = ["hard" if getattr(query, version).is_hard else "easy" for version in VERSIONS]
         lines.append("\t".join([query.file, str(query.line), query.head, *verdicts]))
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    replace_text(path, "\n".join(lines) + "\n")
 
 
 def name_overlap(head: str, tails: Sequence[str], *, legacy: bool = False) -> Overlap:

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 
+from raybio.core.arrays import read_npz
 from raybio.core.config import fingerprint
-from raybio.core.errors import DataError, StoreError
+from raybio.core.errors import DataError, StoreError, one_line
 from raybio.core.files import replacing
 from raybio.core.location import BucketPath
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
@@ -239,10 +239,10 @@ def _shared_path(store: DocumentStore, config: PairCountConfig) -> BucketPath | 
 
 def _load(path: Path) -> RecurringPairs:
     try:
-        with open(path, "rb") as file, np.load(file) as saved:
-            return RecurringPairs(**saved)
-    except (OSError, ValueError, TypeError, BadZipFile) as error:
+        with open(path, "rb") as file:
+            return RecurringPairs(**read_npz(file))
+    except (OSError, ValueError, TypeError) as error:
         raise StoreError(
-            f"{path} cannot be read ({error}); delete it, or count again with raybio prepare "
-            "recurring-pairs"
+            f"{path} cannot be read ({one_line(error)}); delete it, or count again with raybio "
+            "prepare recurring-pairs"
         ) from None

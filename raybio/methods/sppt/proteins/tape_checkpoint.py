@@ -84,7 +84,7 @@ def _is_tape(path: Path) -> bool:
     """Return whether a configuration is TAPE's: BERT's sizes, and a type that is not BERT's."""
     try:
         description = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return (
         isinstance(description, dict)
@@ -185,7 +185,7 @@ def _fill(model: PreTrainedModel, tensors: Mapping[str, Tensor], source: Path) -
 def _read_description(path: Path) -> dict[str, Any]:
     try:
         description = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(
             f"{path}: cannot be read as JSON ({error}). Give the folder of TAPE's bert-base."
         ) from None

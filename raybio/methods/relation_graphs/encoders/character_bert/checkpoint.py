@@ -281,7 +281,7 @@ def _layer_of(name: str) -> int:
 def _read_description(source: str, path: Path) -> dict[str, Any]:
     try:
         description = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"encoder.source {source!r}: {CONFIG} cannot be read as JSON ({error})"
         ) from None

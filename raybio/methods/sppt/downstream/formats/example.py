@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from raybio.core.errors import DataError
+from raybio.core.errors import DataError, one_line
 from raybio.store.sources import plain_or_gzip
 
 UNKNOWN = "?"
@@ -47,7 +47,9 @@ def named_errors(path: Path, position: str, wanted: str) -> Iterator[None]:
     try:
         yield
     except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
-        raise DataError(f"{path}, {position}: cannot be read ({error}), want {wanted}") from None
+        raise DataError(
+            f"{path}, {position}: cannot be read ({one_line(error)}), want {wanted}"
+        ) from None
 
 
 def existing(path: Path) -> Path | None:

@@ -1,11 +1,11 @@
 """Reader of FLIP's secondary structure: three FASTA files. Its tables are ``own_tables``."""
 
 import zipfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from raybio.core.errors import DataError
+from raybio.core.arrays import ZIP_ERRORS
+from raybio.core.errors import DataError, one_line
 from raybio.methods.sppt.downstream.formats.example import (
     SS3,
     UNKNOWN,
@@ -57,9 +57,9 @@ def _read_zip(source: Path, names: tuple[str, ...]) -> dict[str, str]:
                 with archive.open(member_by_name[name]) as member:
                     text_by_name[name] = read_whole(member, f"{source}, {name}").decode()
             return text_by_name
-    except (zipfile.BadZipFile, zlib.error, EOFError, UnicodeDecodeError) as error:
+    except (OSError, *ZIP_ERRORS) as error:
         raise DataError(
-            f"{source}: is a damaged zip ({error}); want FLIP's splits.zip as it was made"
+            f"{source}: is a damaged zip ({one_line(error)}); want FLIP's splits.zip as it was made"
         ) from None
 
 

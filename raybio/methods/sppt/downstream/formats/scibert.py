@@ -35,7 +35,7 @@ def _examples(path_by_split: dict[str, Path]) -> Iterator[Example]:
                 record = json.loads(line)
                 text = record["text"]
                 label = record["label"]
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 raise DataError(
                     f"{path}, line {number}: want an object with text and label"
                 ) from None

@@ -52,9 +52,8 @@ def _split_superfamilies(classes: set[str]) -> dict[str, str]:
 
 def _sort_key(scop: str) -> list[tuple[bool, int, str]]:
     """Sort numeric fields as numbers, before other fields."""
-    return [
-        (not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in scop.split(".")
-    ]
+    # By length and digits: Python refuses integers of thousands of digits.
+    return [(not part.isdigit(), len(part), part) for part in scop.split(".")]
 
 
 def _prefix(scop: str, num_fields: int) -> str:

@@ -6,6 +6,7 @@ its own classes, and refuses all others.
 
 import io
 import pickle
+import pickletools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,6 +55,7 @@ def _unpickle(path: Path, key: bytes, content: bytes | None) -> Any:
             f"{path}: has no record {key.decode()!r}, want TAPE's layout: num_examples, 0, 1, ..."
         )
     try:
+        _check_sizes(content)
         record = _NumbersOnlyUnpickler(io.BytesIO(content)).load()
     except Exception as error:  # a damaged pickle may raise anything
         raise DataError(
@@ -65,6 +67,17 @@ def _unpickle(path: Path, key: bytes, content: bytes | None) -> Any:
     return {
         name: value.values if isinstance(value, _Array) else value for name, value in record.items()
     }
+
+
+def _check_sizes(content: bytes) -> None:
+    """Refuse a pickle of a few bytes for which the unpickler would reserve gigabytes.
+
+    Raises:
+        ValueError: if a length is beyond the end, or a number in the memo beyond the bytes.
+    """
+    for operation, argument, _ in pickletools.genops(content):
+        if operation.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > len(content):
+            raise ValueError(f"it numbers {argument:,} parts")
 
 
 class _NumbersOnlyUnpickler(pickle.Unpickler):

@@ -139,13 +139,13 @@ def advise(unknown: Sequence[str], proteins: Sequence[str], stripped: Sequence[s
     best = max(examples, key=lambda what: len(examples[what]), default="")
     if not best or len(examples[best]) < MIN_SHARE_OF_REMEDY * len(unknown):
         return (
-            f"Links have ids such as {unknown[0]!r}, proteins such as {proteins[0]!r}: no prefix "
-            "or version makes them equal. Want the same ids in both files"
+            f"Links have ids such as {unknown[0]!r:.60}, proteins such as {proteins[0]!r:.60}: no "
+            "prefix or version makes them equal. Want the same ids in both files"
         )
     link_id, protein_id = examples[best][0]
     return (
-        f"Links have ids such as {link_id!r}, proteins such as {protein_id!r}: {best} makes "
-        f"{len(examples[best]):,} of {len(unknown):,} such ids fit"
+        f"Links have ids such as {link_id!r:.60}, proteins such as {protein_id!r:.60}: {best} "
+        f"makes {len(examples[best]):,} of {len(unknown):,} such ids fit"
     )
 
 

@@ -121,7 +121,7 @@ def read_layout(path: Path) -> LinkFile:
             f"{path}, line 1: {lines[0][:40]!r} has one column, want {WANTED}, divided by tabs, "
             "commas, semicolons or one blank"
         )
-    first, *others = [split_fields(line, delimiter) for line in lines]
+    first, *others = [split_fields(line, delimiter, path) for line in lines]
     chosen = link_columns(first)
     if chosen:
         return LinkFile(path, delimiter, chosen, None, True, _unread(first, chosen))
