@@ -37,6 +37,7 @@ def test_the_table_and_the_file_tell_the_same_of_each_model(
     messages = json.loads(out.read_text())
     assert messages["settings"] == {
         "pooling": "cls",
+        "precision": "fp32",
         "max_length": 8,
         "seed": 0,
         "trials": 3,

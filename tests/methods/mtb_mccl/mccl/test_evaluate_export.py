@@ -165,7 +165,7 @@ def test_the_command_prints_and_writes_the_scores(
 ) -> None:
     from raybio.cli.commands.mtb_mccl import relations
 
-    relations(trained[0], tiny_documents.path, "test", tmp_path / "scores.json")
+    relations(trained[0], tiny_documents.path, "test", out=tmp_path / "scores.json")
     shown, written = capsys.readouterr().out, json.loads((tmp_path / "scores.json").read_text())
     assert "| f1 |" in shown
     assert written["chance"].keys() == written["scores"].keys()
