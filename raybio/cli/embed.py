@@ -1,6 +1,7 @@
 """Embed proteins, texts, words or pairs of entities into Parquet files; resumable."""
 
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -89,6 +90,8 @@ def embed(
             "--pooling is for --model; the model of a run records its pooling. Leave it out"
         )
     check_output_path(out)
+    if isinstance(source, Path) and not source.exists():
+        raise ConfigError(f"--input {source}: no such file or folder")
     # Imported here: torch and transformers take seconds to import.
     from raybio.runtime.embed import embed_file
     from raybio.runtime.embed_actors import EmbeddingFormat

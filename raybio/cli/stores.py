@@ -279,7 +279,9 @@ def show_store(store: "Store", started: float) -> None:
     for reason, facts in manifest["quarantine"].items():
         if facts["examples"]:
             example = SkippedRecord(**facts["examples"][0])
-            line = f"skipped: {reason}: first {example}, more in {store.location}/{MANIFEST}"
+            line = f"skipped: {reason}: {example}"
+            if facts["count"] > 1:
+                line = f"skipped: {reason}: first {example}, more in {store.location}/{MANIFEST}"
             console.print(line, soft_wrap=True, markup=False, highlight=False)
     is_without_validation = manifest["counts"].get("validation_articles") == 0
     if is_without_validation and manifest["parameters"]["validation_share"]:

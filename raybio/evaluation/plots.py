@@ -56,7 +56,7 @@ def plot_embedding_map(position_N2: np.ndarray, group_N: Sequence[str], path: Pa
         background_label=f"{num_others} others" if num_others else None,
         size=9,
     )
-    axes.set_title("Embedding map")
+    axes.set_title("Embedding map of the trained model (t-SNE)")
     axes.legend(
         markerscale=2.5, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False
     )

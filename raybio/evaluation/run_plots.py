@@ -87,7 +87,7 @@ def _plot_metrics(reports: Reports, names: Sequence[str], path: Path) -> Path:
             axes.plot(steps, values, marker=marker, ms=4, color=color, label=name)
         axes.set(title=measure, xlabel="step")
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=7, frameon=False, loc="lower right")
+        axes.legend(fontsize=7, frameon=False, loc="best")
     for axes in panels[len(names_by_measure) :]:
         axes.axis("off")
     return save_figure(figure, path)

@@ -31,7 +31,7 @@ def model_of_run(runs: Path, name: str) -> InputEmbedder:
         )
     if not (export / "config.json").exists():
         raise ConfigError(
-            f"{export}: holds no model; want the name of a finished run, and the folder of its runs"
+            f"--run {name}: that run has no model yet ({export}); run its command to the end"
         )
     return embedder_of_folder(export)
 

@@ -11,7 +11,7 @@ from tests.script_process import run_script
 
 PREPARE = ["prepare", "proteins", "--taxid", "9606", "--proteins", "p.fasta", "--out", "store"]
 FOREIGN_IDS = "a\x1b[31m1\tb\x1b[2J"
-SHOWN_IDS = r"first e.tsv:121 (a\x1b[31m1 b\x1b[2J)"
+SHOWN_IDS = r"e.tsv:121 (a\x1b[31m1 b\x1b[2J)"
 
 
 @pytest.fixture

@@ -403,12 +403,14 @@ def test_a_resume_by_other_versions_is_reported_and_refused_by_strict(
         with ExitStack() as held:
             return OpenRun.open(replace(spec, **changes), held).begin(Compute())[1]
 
-    assert begin() == begin() == []
+    assert begin() == []
+    anew = ["an earlier start saved no checkpoint: this one begins at step 0"]
+    assert begin() == anew
     launch = spec.folder.launch
     recorded = read_record(launch, "launch")["versions"]
     assert {"raybio", "torch", "transformers", "python"} <= recorded.keys()
     monkeypatch.setattr(open_run, "arithmetic_versions", lambda: recorded | {"torch": "9.0"})
-    assert begin() == []  # there is nothing yet that other versions would go on with
+    assert begin() == anew  # there is nothing yet that other versions would go on with
     monkeypatch.setattr(open_run, "arithmetic_versions", lambda: recorded)
     begin()
     (spec.folder.checkpoints / "step-00000001").mkdir(parents=True)

@@ -598,7 +598,7 @@ def test_a_missing_input_or_model_is_named(fasta: Path, tmp_path: Path) -> None:
     unfinished = tmp_path / "empty" / "unfinished"
     unfinished.mkdir()
     with pytest.raises(
-        ConfigError, match="export: holds no model; want the name of a finished run"
+        ConfigError, match="that run has no model yet .*export.*; run its command to the end"
     ):
         model_of_run(unfinished.parent, unfinished.name)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "model", "proteins.fasta"]

@@ -75,8 +75,9 @@ class LinkPlan:
         if is_group_first and self.config.global_batch_rows > len(self._nodes):
             raise ConfigError(
                 f"plan.global_batch_rows = {self.config.global_batch_rows}, but only "
-                f"{len(self._nodes)} nodes have a link and group_first draws without replacement: "
-                f"set plan.global_batch_rows={len(self._nodes)} or less, or prepare more links"
+                f"{len(self._nodes)} nodes have a link and plan.anchor_order=group_first draws "
+                f"each once: set plan.global_batch_rows={len(self._nodes)} or less, or prepare "
+                "more links"
             )
 
     def check_negatives(self) -> None:

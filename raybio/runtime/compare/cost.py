@@ -130,7 +130,8 @@ def _describe_time(
         num_known = len(unfinished) - len(unknown)
         whole = in_words(seconds / min(plan.num_at_a_time, num_known))
         hours = " and ".join(hours_in_words(each, name) for name, each in hours_by_device.items())
-        lines.append(f"{num_known} of them take about {whole}, {hours}, at the rate of {names}")
+        verb = "takes" if num_known == 1 else "take"
+        lines.append(f"{num_known} of them {verb} about {whole}, {hours}, at the rate of {names}")
     if unknown:
         lines.append(
             f"no finished run in {unfinished[0].runs} is similar to {len(unknown)} of them "

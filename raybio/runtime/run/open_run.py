@@ -111,8 +111,8 @@ class OpenRun:
             compute: what the next start repeats.
 
         Returns:
-            The name of the start, and remarks: on other versions than those of the last start, and
-            on each kind of input that is cut.
+            The name of the start, and remarks: on other versions than those of the last start, on
+            an earlier start of which nothing is left, and on each kind of input that is cut.
 
         Raises:
             CheckpointError: if versions are others and the run is strict; nothing is written.
@@ -129,6 +129,8 @@ class OpenRun:
             "recipe": spec.recipe,
             "published": published_recipe(spec),
         }
+        if self.folder.launch.exists() and not committed_in(self.folder.checkpoints):
+            remarks.append("an earlier start saved no checkpoint: this one begins at step 0")
         write_record(self.folder.launch, "launch", compute.to_record() | launch)
         self.folder.record_precision(spec.precision)
         start = self.folder.begin_start()

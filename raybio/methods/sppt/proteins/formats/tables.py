@@ -70,6 +70,9 @@ SEQUENCE_COLUMNS = ("sequence", "seq")
 
 WANTED = "a table with the columns protein_id, species_taxid and sequence, or FASTA"
 
+REPEATED = "duplicate id"
+"""Reason why all records of an id but the first are skipped."""
+
 TAXID = "^(0|[1-9][0-9]{0,9})$"
 NO_TAXID = "species_taxid that is no taxid (want NCBI's number, such as 9606)"
 NO_SPECIES = (
@@ -169,7 +172,9 @@ class Tables:
             for u_E, v_E, line_E in blocks:
                 links.add(u_E, v_E, line_E, layout.path.name)
         advice = proteins.advise(list(unknown))
-        num_skipped = quarantine.num_bad("protein")
+        # The first protein of a repeated id is kept, so that its links are known.
+        num_repeated = quarantine.count_by_reason[REPEATED]
+        num_skipped = quarantine.num_bad("protein") - num_repeated
         if advice and num_skipped:
             advice += f"; skipped proteins ({num_skipped:,}) count as unknown"
         quarantine.check("link", advice)
@@ -419,7 +424,7 @@ def _count_repeated(
         block = slice(start, start + num)
         shown = [key[block]]
         repeated = is_repeated[block]
-        skip_rows(repeated, "duplicate id", "protein", path, line[block], shown, quarantine)
+        skip_rows(repeated, REPEATED, "protein", path, line[block], shown, quarantine)
         start += num
 
 

@@ -423,6 +423,14 @@ def test_a_few_links_without_a_protein_are_skipped_with_advice(tmp_path):
     )
 
 
+def test_a_repeated_id_is_no_protein_that_its_links_lack(tmp_path):
+    rows = [PROTEIN_NAMES, *PROTEIN_ROWS, PROTEIN_ROWS[0]]
+    edges = ("e.tsv", table([*PLAIN, ("562.P00000", "562.P00007")]), {})
+    store = prepare(tmp_path, edges, ("p.tsv", table(rows), {}))
+    assert store.manifest["quarantine"]["duplicate id"]["count"] == 1
+    assert store.manifest["read_as"][-1].endswith("--strip-prefix 562. makes 2 of 2 such ids fit")
+
+
 def test_advice_on_ids_says_that_proteins_were_skipped(tmp_path):
     rows = [*PROTEIN_ROWS, ("P99999", TAXID, "ACD*")]
     proteins = ("p.tsv", table([PROTEIN_NAMES, *rows]), {})
