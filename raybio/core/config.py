@@ -267,11 +267,23 @@ def _read_yaml(path: str, text: str) -> Any:
         raise ConfigError(f"{path}: {text!r} is not a YAML value ({error})") from None
 
 
-def fingerprint(config: BaseConfig) -> str:
-    """Return 16 hex digits that change with any setting.
+def fingerprint(config: BaseConfig, ignore: Iterable[str] = ()) -> str:
+    """Return 16 hex digits that change with any setting, except those at paths in ``ignore``."""
+    mapping = config.to_mapping()
+    for path in ignore:
+        *parents, leaf = path.split(".")
+        node = mapping
+        for parent in parents:
+            node = node[parent]
+        del node[leaf]
+    return json_digest(mapping)[:16]
 
-    They are those of the settings that differ from their defaults: a setting that is added later
-    leaves them as they are.
+
+def name_digits(config: BaseConfig) -> str:
+    """Return 16 hex digits for the name of a run, of the settings that differ from their defaults.
+
+    A setting that is added later leaves them as they are. A cache wants ``fingerprint``: they do
+    not say what the defaults are.
     """
     defaults = type(config).model_construct().to_mapping()
     return json_digest(difference(defaults, config.to_mapping()))[:16]

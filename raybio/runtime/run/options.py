@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from raybio.core.config import fingerprint, load, merge, override_all
+from raybio.core.config import load, merge, name_digits, override_all
 from raybio.core.errors import ConfigError
 from raybio.core.files import RUN, check_local, check_writable_folder
 from raybio.core.location import BucketPath, Location, absolute, location
@@ -119,7 +119,7 @@ def resolve(method: str, options: RunOptions, name_prefix: str | None = None) ->
     from raybio.store.store import open_store  # reads Arrow files: wrong settings need none
 
     digest = open_store(store, entry.store).digest
-    default_name = f"{name_prefix or method}-{fingerprint(config)[:8]}{digest[:4]}"
+    default_name = f"{name_prefix or method}-{name_digits(config)[:8]}{digest[:4]}"
     run = RunSpec(
         method=method,
         config=config,

@@ -228,7 +228,7 @@ def _identity(space: SearchSpace, base: BaseConfig) -> BaseConfig:
     identity: type[BaseConfig] = create_model(
         "SweepIdentity", __base__=BaseConfig, space=(type(space), ...), base=(type(base), ...)
     )
-    return identity(space=space, base=base)
+    return identity.model_validate({"space": space, "base": base})
 
 
 def _decide_precision(spec: SweepSpec, folder: RunFolder) -> Decision:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from raybio.core.config import fingerprint, override_all
+from raybio.core.config import name_digits, override_all
 from raybio.core.location import BucketPath
 from raybio.core.records import read_record
 from raybio.core.search_space import SearchSpace, Settings, format_value, quoted
@@ -191,7 +191,7 @@ class SweepSpec:
 
     def folder(self, trial: Trial) -> RunFolder:
         """Return the folder of a trial, named after its configuration."""
-        name = f"trial-{fingerprint(self.config(trial.settings))[:10]}"
+        name = f"trial-{name_digits(self.config(trial.settings))[:10]}"
         if trial.branch:
             name += f"-{trial.branch}"
         return RunFolder(self.path / "trials", name)
