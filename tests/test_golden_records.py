@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from raybio.core.errors import CheckpointError
 from raybio.methods import METHODS
 from raybio.runtime.compare.compare import compare_runs
 from raybio.runtime.compare.comparison_report import write_comparison
 from raybio.runtime.compare.runs import given_runs
+from raybio.runtime.tune.driver import sweep
 from tests import golden_records
 from tests.golden_records import GOLDEN
 
@@ -51,6 +53,15 @@ def test_a_recorded_sweep_is_resumed_and_none_of_its_trials_trains_again(
 ) -> None:
     shutil.copy(empty_database, tmp_path)
     golden_records.check_sweep(tmp_path)
+
+
+def test_a_sweep_whose_trials_have_other_names_is_refused(tmp_path: Path) -> None:
+    spec = golden_records.sweep_spec(tmp_path)
+    shutil.copytree(GOLDEN / "sweep", spec.path)
+    trial = next((spec.path / "trials").iterdir())
+    trial.rename(trial.with_name("trial-0123456789"))
+    with pytest.raises(CheckpointError, match=f"names this trial {trial.name}.*another --name"):
+        sweep(spec)
 
 
 def test_recorded_parts_of_an_embedding_are_joined(tmp_path: Path) -> None:

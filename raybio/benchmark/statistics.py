@@ -71,9 +71,14 @@ def difference_test(
     if abs(shift) > _ROUNDING and _is_varied(first_counts, second_counts):
         first_counts = _counts(first, shift)
     p = swap_test(first_counts, second_counts, np.random.default_rng(seed)).p
-    of_units = interval_over_units(
-        _groups(first_counts, second_counts), np.random.default_rng(seed)
-    )
+    rng = np.random.default_rng(seed)
+    whole_U = first.denominator_U
+    if np.allclose(whole_U, second.denominator_U):
+        # The difference is a ratio itself, which has a closed form for many units.
+        part_U = first_counts.count_U[:, 0] - second_counts.count_U[:, 0]
+        of_units = ratio_interval(part_U, whole_U, rng)
+    else:
+        of_units = interval_over_units(_groups(first_counts, second_counts), rng)
     span = limits[1] - limits[0]
     difference = _around(first.score - second.score, of_units)
     return DifferenceTest(_within((-span, span), difference), p)

@@ -14,7 +14,7 @@ from raybio.cli.console import stdout_console
 from raybio.cli.contrastive_probe.train import prepare_given_store
 from raybio.cli.options import positive
 from raybio.cli.training_help import help_arguments
-from raybio.core.config import fingerprint, read_mapping
+from raybio.core.config import name_digits, read_mapping
 from raybio.core.records import read_record
 from raybio.core.search_space import (
     STEPS,
@@ -153,8 +153,8 @@ def sweep(
     base = resolve(chosen.method, given)
     _warn_outside(chosen, base.config)
     if name is None:
-        # What may change when a sweep is resumed is no part of its default name.
-        digest = fingerprint(loaded, ignore=["tied"])[:4]
+        # ``--budget`` may change when the sweep is resumed: it is no part of the name.
+        digest = name_digits(loaded)[:4]
         name = f"{name_beginning(space.stem)}-{digest}{base.name.removeprefix(f'{chosen.method}-')}"
         folder, bucket = sweeps_folder(sweeps, name)
         options = options.or_recorded(RunFolder(folder, name))

@@ -21,7 +21,9 @@ def read_npz(file: IO[bytes]) -> dict[str, NDArray[Any]]:
         ValueError: if it is damaged.
     """
     try:
-        with zipfile.ZipFile(file), np.load(file, allow_pickle=False) as arrays:
+        zipfile.ZipFile(file).close()
+        file.seek(0)
+        with np.load(file, allow_pickle=False) as arrays:
             return dict(arrays)
     except ZIP_ERRORS as error:
         raise ValueError(f"damaged: {error}") from None

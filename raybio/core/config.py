@@ -267,16 +267,9 @@ def _read_yaml(path: str, text: str) -> Any:
         raise ConfigError(f"{path}: {text!r} is not a YAML value ({error})") from None
 
 
-def fingerprint(config: BaseConfig, ignore: Iterable[str] = ()) -> str:
-    """Return 16 hex digits that change with any setting, except those at paths in ``ignore``."""
-    mapping = config.to_mapping()
-    for path in ignore:
-        *parents, leaf = path.split(".")
-        node = mapping
-        for parent in parents:
-            node = node[parent]
-        del node[leaf]
-    return json_digest(mapping)[:16]
+def fingerprint(config: BaseConfig) -> str:
+    """Return 16 hex digits that change with any setting."""
+    return json_digest(config.to_mapping())[:16]
 
 
 def name_digits(config: BaseConfig) -> str:
@@ -285,8 +278,13 @@ def name_digits(config: BaseConfig) -> str:
     A setting that is added later leaves them as they are. A cache wants ``fingerprint``: they do
     not say what the defaults are.
     """
-    defaults = type(config).model_construct().to_mapping()
-    return json_digest(difference(defaults, config.to_mapping()))[:16]
+    defaults = flatten(type(config).model_construct().to_mapping())
+    changed = {
+        path: value
+        for path, value in flatten(config.to_mapping()).items()
+        if path not in defaults or value != defaults[path]
+    }
+    return json_digest(changed)[:16]
 
 
 def flatten(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:

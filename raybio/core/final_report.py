@@ -82,7 +82,7 @@ class UnitScores:
                 statistics[measure] = statistic
         unknown = sorted(set(statistics.values()) - STATISTICS.keys())
         if unknown:
-            raise ValueError(f"statistic {unknown[0]} is of a newer version of raybio")
+            raise ValueError(f"statistic {unknown[0]} was written by a newer version of raybio")
         return cls(unit_U, values, statistics)
 
 

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from raybio.core.config import fields, fingerprint, override_all, value_at
+from raybio.core.config import fields, name_digits, override_all, value_at
 from raybio.core.errors import ConfigError
 from raybio.core.files import replace_text
 from raybio.core.records import write_record
@@ -169,7 +169,7 @@ def _digest(experiments: Experiments, config_by_kind: Mapping[str, Config]) -> s
 
     The resolved name of the run covers the settings of the first graph only.
     """
-    configs = [fingerprint(config) for config in config_by_kind.values()]
+    configs = [name_digits(config) for config in config_by_kind.values()]
     text = repr((tuple(experiments), configs))
     return hashlib.sha256(text.encode()).hexdigest()[:4]
 

@@ -271,14 +271,6 @@ def test_the_fingerprint_changes_with_any_setting_but_not_with_the_order_of_keys
     assert len({fingerprint(config) for config in [base, *changed]}) == 4
 
 
-def test_the_fingerprint_ignores_the_given_paths():
-    changed = override(Example(), "optim.fused", False)
-    assert fingerprint(changed) != fingerprint(Example())
-    assert fingerprint(changed, ignore=["optim.fused"]) == fingerprint(
-        Example(), ignore=["optim.fused"]
-    )
-
-
 def test_a_setting_that_is_added_later_leaves_the_digits_of_names_and_not_the_fingerprint():
     class Newer(Example):
         added: int = 3

@@ -65,8 +65,8 @@ def pair_tests(one: Group, two: Group, layout: TableLayout) -> tuple[list[RunTes
         mixed = [name for measure, name in layout.measures.items() if _is_mixed(sides, measure)]
         if mixed:
             notes.append(
-                f"{', '.join(mixed)} ({split}): some runs of {one.label} and {two.label} are of an "
-                "older version, which linearized the contribution of each unit"
+                f"{', '.join(mixed)} ({split}): some runs of {one.label} and {two.label} were "
+                "written by an older raybio, which stored linearized contributions of units"
             )
         draws = (one.draws, two.draws)
         for measure in defined:

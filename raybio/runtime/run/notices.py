@@ -140,7 +140,7 @@ def _parsed(text: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _is_notice(value: Any) -> bool:
-    """Return whether a line holds what workers write, so that readers need not look again."""
+    """Return whether a line holds what workers write, with values that readers can use."""
     if not isinstance(value, dict):
         return False
     if "warning" in value or "progress" in value:

@@ -87,10 +87,7 @@ class Holder(NamedTuple):
 
     @classmethod
     def parse(cls, content: bytes) -> "Holder":
-        """Return the holder by a lease.
-
-        Nobody knows that of a damaged one: it ends with its time.
-        """
+        """Return the holder that a lease names; of a damaged one it is unknown."""
         try:
             fields = json.loads(content)
         except (ValueError, RecursionError):
@@ -102,14 +99,14 @@ class Holder(NamedTuple):
 
     def __str__(self) -> str:
         """Return its name for errors."""
-        if self.host is None:
+        if self.host is None or self.pid is None:
             return "an unknown driver"
         return f"process {self.pid} on {self.host:.100}, for {in_words(float(self.held_seconds))}"
 
     def is_running(self) -> bool | None:
         """Return whether it runs, if it is of this machine; None if that cannot be seen."""
         if self.pid is None:
-            return False
+            return None
         start = _start_of(self.pid)
         if start is not None:
             return start == self.process_start
@@ -131,7 +128,7 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
     "process_start": is_count,
     "held_seconds": is_count,
 }
-"""Field of a lease -> whether a value is one; others count as missing."""
+"""Field of a lease -> whether a value is valid; others count as missing."""
 
 A_RUN = LeasedWork("run", "--name")
 AN_EMBEDDING = LeasedWork("embedding", "--out")

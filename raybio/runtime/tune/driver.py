@@ -32,6 +32,7 @@ from ray.tune.trainable import wrap_function
 
 from raybio.core.config import BaseConfig
 from raybio.core.errors import (
+    CheckpointError,
     ClusterError,
     ConfigError,
     InterruptedRunError,
@@ -74,6 +75,7 @@ from raybio.runtime.tune.trial import (
     FINISHED,
     TRIAL_RECORD,
     SweepSpec,
+    Trial,
     has_ended,
     new_trial_record,
 )
@@ -175,6 +177,7 @@ def sweep(spec: SweepSpec) -> SweepResult:
             held.enter_context(folder.lock("driver", timeout_seconds=5))
         identity = _identity(space, run.config)
         folder.open(space.method, identity, run.store, store.digest, FREE_SETTINGS)
+        _check_names(spec)
         launch = read_record(folder.launch, "launch") or {}
         is_accepted = run.accepts_long_run or launch.get("is_length_accepted", False)
         run = replace(run, accepts_long_run=is_accepted)
@@ -229,6 +232,22 @@ def _identity(space: SearchSpace, base: BaseConfig) -> BaseConfig:
         "SweepIdentity", __base__=BaseConfig, space=(type(space), ...), base=(type(base), ...)
     )
     return identity.model_validate({"space": space, "base": base})
+
+
+def _check_names(spec: SweepSpec) -> None:
+    """Refuse trials whose folders have other names: they would train again and count twice.
+
+    Raises:
+        CheckpointError: naming the first one.
+    """
+    for path in sorted((spec.path / "trials").glob(f"*/{TRIAL_RECORD}")):
+        content = read_record(path, "trial") or {}
+        name = spec.folder(Trial(**content["trial"])).path.name
+        if path.parent.name != name:
+            raise CheckpointError(
+                f"{path.parent}: the present raybio names this trial {name}. The sweep was begun "
+                "by another version, or settings have other defaults now: choose another --name"
+            )
 
 
 def _decide_precision(spec: SweepSpec, folder: RunFolder) -> Decision:

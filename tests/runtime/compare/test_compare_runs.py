@@ -698,15 +698,15 @@ def test_runs_of_an_older_version_are_compared_and_said_to_have_linearized_units
 ) -> None:
     write_run(tmp_path, "old", noisy(0))
     new = write_run(tmp_path, "new", noisy(1), {"objective.lambda_spml": 0.3})
-    assert not [note for note in compared(tmp_path).notes if "older version" in note]
+    assert not [note for note in compared(tmp_path).notes if "older raybio" in note]
     before = compared(tmp_path).tests
     # The same scores, as ratios of equal wholes.
     count_U2 = np.stack([noisy(1), np.ones(len(UNITS))], axis=1)
     ratios = UnitScores(UNITS, dict.fromkeys(MEASURES, count_U2), dict.fromkeys(MEASURES, "ratio"))
     write_unit_scores(new.unit_scores, {"trained": {"val": ratios}})
     found = compared(tmp_path)
-    (note,) = [note for note in found.notes if "older version" in note]
-    assert note.endswith("are of an older version, which linearized the contribution of each unit")
+    (note,) = [note for note in found.notes if "older raybio" in note]
+    assert note.endswith("an older raybio, which stored linearized contributions of units")
     for test, same in zip(found.tests, before, strict=True):
         assert (test.difference, test.low, test.high) == pytest.approx(
             (same.difference, same.low, same.high)

@@ -74,6 +74,17 @@ def test_a_second_driver_is_refused_with_the_holders_name_and_the_time_it_has_he
     assert json.loads(folder.read(LEASE)) == {"is_released": True}
 
 
+def test_a_driver_whose_process_is_unknown_is_alive_while_it_renews(
+    folder: BucketFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with held(folder):
+        damaged = json.loads(folder.read(LEASE)) | {"pid": "none"}
+        folder.write(LEASE, json.dumps(damaged).encode())
+        with pytest.raises(ClusterError, match="another driver is at work"):
+            acquire(folder)
+    assert "held by an unknown driver; waiting" in capsys.readouterr().out
+
+
 @pytest.mark.nightly
 def test_the_lease_of_a_dead_driver_on_another_machine_ends_when_it_is_not_renewed(
     folder: BucketFolder, capsys: pytest.CaptureFixture[str]
