@@ -12,6 +12,7 @@ it; that page says what they leave out.
 """
 
 import argparse
+import gzip
 import json
 import os
 import resource
@@ -66,6 +67,12 @@ TINY_ENCODER = {
     "schedule.evaluate_every_steps": 0,
 }
 TINY_TEXTS = TINY_ENCODER | {"encoder.max_length": 32, "encoder.vocabulary_size": 2000}
+TINY_DOCUMENTS = TINY_TEXTS | {
+    "encoder.max_length": 256,
+    "encoder.max_document_tokens": 1024,
+    "plan.global_batch_rows": 32,
+    "objective.kind": "mccl",
+}
 
 
 @dataclass(frozen=True)
@@ -191,6 +198,34 @@ def prepare_pubtator(folder: Path) -> Facts:
     return store.manifest["counts"] | {"recurring_pairs": len(pairs)}
 
 
+def prepare_biored(folder: Path) -> Facts:
+    parts = [[SHARED_DATA / "biored" / f"{part}.PubTator.gz"] for part in ("Train", "Dev", "Test")]
+    return dict(prepare_documents(folder / "store", *parts).manifest["counts"])
+
+
+def simulate_docred(folder: Path, counts: Mapping[str, int]) -> None:
+    """Write training documents: Re-DocRED's real validation documents, repeated by other titles."""
+    with gzip.open(SHARED_DATA / "re_docred" / "dev_revised.json.gz", "rt") as file:
+        real = json.load(file)
+    copies = [
+        real[number % len(real)] | {"title": f"{real[number % len(real)]['title']} {number}"}
+        for number in range(counts["documents"])
+    ]
+    (folder / "train.json").write_text(json.dumps(copies))
+
+
+def prepare_docred(folder: Path) -> Facts:
+    real = SHARED_DATA / "re_docred"
+    store = prepare_documents(
+        folder / "store",
+        [folder / "train.json"],
+        [real / "dev_revised.json.gz"],
+        [real / "test_revised.json.gz"],
+        relation_names=real / "rel_info.json",
+    )
+    return dict(store.manifest["counts"])
+
+
 def prepare_medlama(folder: Path) -> Facts:
     files = sorted((SHARED_DATA / "sentences").glob("*_10k_*.txt.gz"))
     store = prepare_sentences(folder / "store", files, SHARED_DATA / "medlama")
@@ -276,6 +311,20 @@ PAPERS = {
             "encoder.max_document_tokens": 240,
             "plan.global_batch_rows": 16,
         },
+    ),
+    "biored": Paper(
+        counts={"documents": 600},
+        simulate=None,
+        prepare=prepare_biored,
+        method="relation_finetune",
+        settings=TINY_DOCUMENTS,
+    ),
+    "docred": Paper(
+        counts={"documents": 3_053},
+        simulate=simulate_docred,
+        prepare=prepare_docred,
+        method="relation_finetune",
+        settings=TINY_DOCUMENTS,
     ),
     "medlama": Paper(
         counts={"sentences": 100_000, "queries": 19_000},

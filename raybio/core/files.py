@@ -95,8 +95,9 @@ def check_writable_file(path: Path, option: str = "--out") -> None:
         if not os.access(path, os.W_OK):
             raise ConfigError(f"{option} {path}: cannot be written; choose another file")
         return
-    if path.is_dir():
-        raise ConfigError(f"{option} {path}: is a folder; want a file, which may exist or not")
+    if path.exists():
+        kind = "a folder" if path.is_dir() else "a device or a pipe"
+        raise ConfigError(f"{option} {path}: is {kind}; want a file, which may exist or not")
     _check_writable(path, path.absolute().parent, option, "file")
 
 

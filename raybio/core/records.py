@@ -195,6 +195,17 @@ def is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < 2**63
 
 
+def is_report(value: Any) -> bool:
+    """Return whether a value of parsed JSON is a line of a log of metrics."""
+    return (
+        isinstance(value, dict)
+        and is_count(value.get("step"))
+        and is_count(value.get("time_ms"))
+        and isinstance(value.get("metrics"), dict)
+        and all(isinstance(number, float) for number in value["metrics"].values())
+    )
+
+
 def to_record(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
     """Return a record as it is written, with its kind and version."""
     header = {"format": kind, "version": FORMATS[kind].version}

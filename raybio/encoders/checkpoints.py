@@ -140,12 +140,14 @@ def _named_errors(source: str) -> Iterator[None]:
     """Let errors of transformers name the source; damaged files raise errors of any kind.
 
     Raises:
-        ConfigError: for any error of the block.
+        ConfigError: for any error of the block but a lack of memory.
     """
     try:
         yield
     except (OSError, ValueError, ImportError) as error:
         raise unloadable(source, str(error)) from None
+    except (MemoryError, torch.OutOfMemoryError):
+        raise  # says nothing of the source
     except Exception as error:
         raise unloadable(source, f"{type(error).__name__}: {error}") from error
 

@@ -46,7 +46,7 @@ class ModelScores:
         spread: of the model's embeddings; empty where no embedding is trained.
         unit_scores: by split.
         draw_map: draws a map of the model's embeddings. It is called on the first worker alone,
-            after all collective operations, so that no worker waits for it.
+            after all collective operations, when the other workers have nothing left to do.
         details: what the method reports of each model; plain JSON.
     """
 

@@ -64,7 +64,8 @@ class PairedDifference:
         difference: the first group's mean minus the second's, with its 95 % bootstrap interval;
             NaN for a single unit, since nothing is known of others.
         p: two-sided p-value; None: a single unit, or too few seeds to test.
-        dominant: of three units or more, the one that dominates the difference; None: no unit does.
+        dominant: of ``MIN_DOMINATED_UNITS`` units or more, the one that dominates the difference;
+            None: no unit does.
     """
 
     num_units: int

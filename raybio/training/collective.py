@@ -165,8 +165,10 @@ class ProcessGroup:
         Args:
             local_ND: this worker's rows. Their number may differ between workers and may be 0; the
                 rest of the shape and the dtype may not.
-            like: gathered rows, of which each worker has as many. The hosts then exchange nothing:
-                ``local_ND`` requires gradient on all workers or on none, and nothing is compared.
+            like: an earlier result with as many rows of each worker. Numbers of rows, shapes and
+                dtypes are then neither exchanged nor compared. The caller vouches that all workers
+                give rows of one shape and dtype, which require gradient on all of them or on none;
+                otherwise the workers hang.
 
         Returns:
             Rows (M, D) of all workers, and the index of this worker's first one. If the rows of any

@@ -31,8 +31,8 @@ def embed_rows(
 
     Each worker encodes a share of the rows and gathers the rest. No row is dropped or padded, with
     any number of workers. Where ``read`` returns batches of documents, N counts their pairs. The
-    arithmetic is that of the surrounding ``embedding_precision``: in evaluations of a run the
-    run's, and float32 elsewhere, as in commands that embed with an export.
+    arithmetic is that of the surrounding ``embedding_precision``: the run's in its evaluations,
+    that of ``--precision`` in commands, and float32 outside of any.
 
     Args:
         encoder: it encodes in evaluation mode and keeps the mode it was in.

@@ -14,7 +14,6 @@ by an earlier start never changes a checkpoint of a later one.
 import contextlib
 import json
 import logging
-import operator
 import os
 import random
 import shutil
@@ -32,6 +31,7 @@ from raybio.core.errors import (
     StorageError,
 )
 from raybio.core.files import locked, replace_bytes
+from raybio.core.records import is_report
 from raybio.store.bucket import BucketFolder
 from raybio.store.object_download import download_object
 from raybio.training.checkpoint_files import (
@@ -430,8 +430,10 @@ def last_step_of_log(log: Path) -> int:
             # The first line is a part of one, unless the log begins with it.
             for line in reversed(lines[start > 0 :]):
                 # Lines that a power loss has damaged are skipped, as by the readers of the log.
-                with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):
-                    return operator.index(json.loads(line)["step"])
+                with contextlib.suppress(ValueError, RecursionError):
+                    report = json.loads(line)
+                    if is_report(report):
+                        return int(report["step"])
             if start == 0:
                 return -1
             num_bytes *= 8

@@ -90,6 +90,7 @@ def test_a_path_that_cannot_be_written_is_refused_beforehand(
 ) -> None:
     (tmp_path / "file").write_text("mine")
     (tmp_path / "link").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "pipe")
     check_writable_folder(tmp_path)
     check_writable_folder(tmp_path / "deep" / "out")
     check_writable_file(tmp_path / "file")
@@ -98,6 +99,7 @@ def test_a_path_that_cannot_be_written_is_refused_beforehand(
         (check_writable_folder, "file", "--out .*file: is a file; want a folder"),
         (check_writable_folder, "file/deep/out", "--out .*out: .*file is a file; want a folder"),
         (check_writable_file, ".", "--out .*: is a folder; want a file"),
+        (check_writable_file, "pipe", "--out .*: is a device or a pipe; want a file"),
         (check_writable_file, "file/out.tsv", "--out .*out.tsv: .*file is a file; want a file"),
         (check_writable_folder, "link", "link: is a file; want a folder"),
         (check_writable_folder, "x" * 300, "cannot be written .*too long"),

@@ -362,6 +362,16 @@ def test_pickled_weights_are_not_read(tmp_path):
         build_text_encoder(TextEncoderConfig(source=source), seed=0)
 
 
+def test_a_lack_of_memory_is_not_said_to_be_the_fault_of_the_source(tmp_path, monkeypatch):
+    def no_memory(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    source = save_tiny(tmp_path)
+    monkeypatch.setattr("transformers.AutoModel.from_pretrained", no_memory)
+    with pytest.raises(MemoryError):
+        build_text_encoder(TextEncoderConfig(source=source), seed=0)
+
+
 def test_a_tokenizer_that_does_not_belong_to_the_model_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"tokenizer has \d+ tokens and its model only \d+"):
         save_tiny(tmp_path)

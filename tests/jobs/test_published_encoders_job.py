@@ -108,7 +108,8 @@ def test_a_run_keeps_its_commit_when_the_branch_moves(tiny_store, tmp_path):
 
 
 def missing(repository: Path) -> None:
-    (repository / "pytorch_model.bin").unlink()
+    for path in repository.glob("pytorch_model*"):
+        path.unlink()
 
 
 def unsafe(repository: Path) -> None:
@@ -121,13 +122,17 @@ def narrower(repository: Path) -> None:
     (repository / "config.json").write_text(json.dumps(settings))
 
 
+FAULTS = {
+    missing: "it has no weights: no model.safetensors and no pytorch_model.bin",
+    unsafe: "more than tensors, and reading it would run code (print)",
+}
+PICKLED = sorted(ID_BY_LAYOUT.keys() - {"esm2"})
+
+
 @pytest.mark.parametrize(
     ("layout", "spoil", "message"),
     [
-        ("bert", missing, "it has no weights: no model.safetensors and no pytorch_model.bin"),
-        ("bert", unsafe, "more than tensors, and reading it would run code (print)"),
-        ("tape", missing, "it has no weights: no model.safetensors and no pytorch_model.bin"),
-        ("tape", unsafe, "more than tensors, and reading it would run code (print)"),
+        *((layout, spoil, message) for layout in PICKLED for spoil, message in FAULTS.items()),
         ("esm2", narrower, "in the file, and config.json wants"),
         ("character_bert", narrower, "and its config.json wants"),
     ],

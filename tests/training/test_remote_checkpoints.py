@@ -336,12 +336,16 @@ def test_a_full_local_disk_fails_with_the_reason_and_the_bucket_keeps_what_it_ha
 def test_damaged_lines_at_the_end_of_a_log_are_skipped(tmp_path: Path) -> None:
     log = tmp_path / "metrics.jsonl"
     assert last_step_of_log(log) == -1
-    log.write_bytes(b'{"step": 3}\n{"step": 4}\n' + bytes(50) + b"\n[1]\nnull\n{torn")
+    three, four = (
+        json.dumps({"step": step, "time_ms": 1, "metrics": {"loss": 2.0}}).encode() + b"\n"
+        for step in (3, 4)
+    )
+    log.write_bytes(three + four + bytes(50) + b'\n[1]\nnull\n{"step": 9}\n{torn')
     assert last_step_of_log(log) == 4
     log.write_bytes(bytes(50) + b"\n")
     assert last_step_of_log(log) == -1
     damage = bytes(3 * TAIL_BYTES) + b"\n"
-    log.write_bytes(b'{"step": 3}\n' + damage)
+    log.write_bytes(three + damage)
     assert last_step_of_log(log) == 3
     log.write_bytes(damage)
     assert last_step_of_log(log) == -1

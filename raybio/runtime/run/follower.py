@@ -6,7 +6,7 @@ from typing import Any
 from raybio.core.records import read_record, write_record
 from raybio.methods import METHODS
 from raybio.runtime.cluster.resources import Resources
-from raybio.runtime.run.duration import DurationEstimate, epochs_in_words
+from raybio.runtime.run.duration import DurationEstimate, RemainingTime, epochs_in_words
 from raybio.runtime.run.metrics_log import MetricsTail
 from raybio.runtime.run.notices import NoticeTail
 from raybio.runtime.run.progress import ProgressView
@@ -44,6 +44,11 @@ class Follower:
     def has_started(self) -> bool:
         """Whether a worker has reached the step that it starts from."""
         return self._reports is not None
+
+    @property
+    def projection(self) -> RemainingTime | None:
+        """Projection of the rest of the run; None before its speed is measured."""
+        return self._duration.projection
 
     def update(self, view: ProgressView) -> None:
         """Show in ``view`` what the workers have written since the last call."""

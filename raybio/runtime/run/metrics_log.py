@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 from raybio.core.errors import ConfigError
 from raybio.core.files import named_failure, replace_bytes
-from raybio.core.records import is_count
+from raybio.core.records import is_report
 
 PENDING = "is_evaluation_pending"
 
@@ -197,21 +197,10 @@ def _parsed(text: bytes, path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
             report = json.loads(line)
         except (ValueError, RecursionError):
             report = None
-        if not _is_report(report):
+        if not is_report(report):
             _warn_of_damage(path)
         elif PENDING not in report:
             yield line, report
-
-
-def _is_report(value: Any) -> bool:
-    """Return whether a line holds what ``append`` writes, so that readers need not look again."""
-    return (
-        isinstance(value, dict)
-        and is_count(value.get("step"))
-        and is_count(value.get("time_ms"))
-        and isinstance(value.get("metrics"), dict)
-        and all(isinstance(number, float) for number in value["metrics"].values())
-    )
 
 
 @functools.cache

@@ -6,6 +6,7 @@ Train, one after the other.
 """
 
 import contextlib
+import math
 import signal
 import time
 from collections import deque
@@ -276,6 +277,14 @@ class _RunTask:
         """Whether the task has started and reached its first step."""
         return self._follower.has_started
 
+    @property
+    def seconds(self) -> float | None:
+        """What all steps of the run take at its speed; None before that is measured."""
+        projection = self._follower.projection
+        if projection is None:
+            return None
+        return projection.seconds_per_step * self.run.spec.config.schedule.max_steps
+
     def follow(self) -> None:
         """Print what is new, and track the run from its first step on."""
         self._follower.update(self.view)
@@ -337,6 +346,7 @@ class _Queue:
     50 requests a second.
 
     Attributes:
+        num_at_a_time: runs that are trained at the same time, at most.
         num_left: number of runs that are not begun.
     """
 
@@ -355,7 +365,7 @@ class _Queue:
         print(shares[0].explanation, flush=True)
         self._waiting = deque(zip(runs, shares, strict=True))
         self._relay = relay_of(runs)
-        self._most_waiting = max(share.num_trials for share in shares) + 1
+        self.num_at_a_time = max(share.num_trials for share in shares)
         self._console = PrintableConsole(stderr=True, force_terminal=False)
         self._warned: set[str] = set()
         self._said: set[str] = set()
@@ -372,7 +382,7 @@ class _Queue:
             tasks: runs that are begun and have not ended.
         """
         num_waiting = sum(not task.has_started_training for task in tasks)
-        return bool(self._waiting) and num_waiting < self._most_waiting
+        return bool(self._waiting) and num_waiting <= self.num_at_a_time
 
     def begin(self) -> "_RunTask":
         """Record the start of the next run, with the threads that it computes with."""
@@ -433,6 +443,7 @@ def _work_off(
     pending: dict[Any, _RunTask] = {}
     num_runs = queue.num_left
     num_ended = 0
+    is_length_shown = False
     began = time.monotonic()
     is_stopping = False
     try:
@@ -457,6 +468,9 @@ def _work_off(
                     seconds = (time.monotonic() - began) / num_ended * (num_runs - num_ended)
                     left = f", about {in_words(seconds)} left"
                 task.view.note(f"{task.status}; {num_ended} of {num_runs} runs{left}")
+                is_length_shown = True  # what has ended tells more than a first speed
+            if not is_length_shown and num_runs > 1:
+                is_length_shown = _show_length(pending.values(), num_runs, queue.num_at_a_time)
             if not signals.caught:
                 continue
             if not is_stopping:
@@ -468,6 +482,23 @@ def _work_off(
         # A cluster that others use too would continue with them.
         for reference in pending:
             ray.cancel(reference, force=True)
+
+
+def _show_length(tasks: Iterable[_RunTask], num_runs: int, num_at_a_time: int) -> bool:
+    """Print how long all runs take if they are as the first one whose speed is known.
+
+    Returns:
+        False if no speed is known yet.
+    """
+    for task in tasks:
+        if task.seconds is not None:
+            seconds = math.ceil(num_runs / num_at_a_time) * task.seconds
+            at_a_time = f"{min(num_at_a_time, num_runs)} at a time"
+            task.view.note(
+                f"all {num_runs} runs, {at_a_time}: about {in_words(seconds)}, without evaluations"
+            )
+            return True
+    return False
 
 
 def _wait_for_ends(pending: dict[Any, _RunTask]) -> dict[Any, BaseException | None]:

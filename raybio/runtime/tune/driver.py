@@ -241,7 +241,9 @@ def _check_names(spec: SweepSpec) -> None:
         CheckpointError: naming the first one.
     """
     for path in sorted((spec.path / "trials").glob(f"*/{TRIAL_RECORD}")):
-        content = read_record(path, "trial") or {}
+        content = read_recomputable(path, "trial")
+        if content is None:
+            continue  # restored from the sweep's own record, or refused there
         name = spec.folder(Trial(**content["trial"])).path.name
         if path.parent.name != name:
             raise CheckpointError(

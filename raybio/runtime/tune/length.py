@@ -57,7 +57,7 @@ class SweepLength:
 
     def update(self) -> None:
         """Read new reports; of a sweep that is too long, stop all trials."""
-        if self._is_settled:
+        if self._is_settled and self._is_shown:
             return
         self._follow_new_trials()
         for tail, estimate in self._followed.values():
@@ -70,7 +70,7 @@ class SweepLength:
                 self._is_shown = True
                 until = projection.ends(time.time())
                 print(f"all trials one after another: {words} at most, until {until}", flush=True)
-            if estimate.is_certain:
+            if estimate.is_certain and not self._is_settled:
                 self._settle(projection.is_long, words)
                 return
 

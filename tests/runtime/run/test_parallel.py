@@ -42,6 +42,7 @@ from raybio.runtime.run.parallel import (
     _Queue,
     _RunTask,
     _share,
+    _show_length,
     _threads,
     _work_off,
     train_runs,
@@ -55,7 +56,7 @@ from raybio.runtime.tracking.tracker import Tracker
 from raybio.store.bucket import BucketFolder
 from raybio.store.store import Store
 from raybio.training.checkpoint import CheckpointStore
-from raybio.training.loop import fit
+from raybio.training.loop import FIRST_REPORTED_STEPS, fit
 from raybio.training.settings import TrainingConfig
 from tests.paths import ROOT
 from tests.runtime.spool.taken_lease import taken_from
@@ -172,7 +173,9 @@ def test_a_run_that_cannot_be_plotted_is_complete_and_says_so(
     assert "cannot be plotted" in caplog.text
 
 
-def test_a_run_is_begun_when_few_others_wait_for_cpus(request_one: RunSpec) -> None:
+def test_a_run_is_begun_when_few_others_wait_for_cpus_and_all_are_projected_from_the_first(
+    request_one: RunSpec, capsys: pytest.CaptureFixture[str]
+) -> None:
     with contextlib.ExitStack() as held:
         runs = [OpenRun.open(with_seed(request_one, seed), held) for seed in range(12)]
         queue = _Queue(runs, [Node(2)], len(runs))
@@ -189,6 +192,15 @@ def test_a_run_is_begun_when_few_others_wait_for_cpus(request_one: RunSpec) -> N
         tasks[1].follow()
         assert begin() == [True] * 4 + [False] * 8
         assert queue.num_left == 8
+        assert not _show_length(tasks, 12, queue.num_at_a_time)
+        log = MetricsLog(runs[1].folder.metrics)
+        for step in FIRST_REPORTED_STEPS:
+            log.append(step, {"steps_per_second": 0.1})
+        tasks[1].follow()
+        assert _show_length(tasks, 12, queue.num_at_a_time)
+        # Six rounds of 24 steps, 10 s each.
+        expected = "all 12 runs, 2 at a time: about 24 minutes, without evaluations"
+        assert expected in " ".join(capsys.readouterr().err.split())
         tracked = [bool(run.tracker._thread) for run in runs]
         assert tracked == [False, True] + [False] * 10
         tasks[1].end([], None)

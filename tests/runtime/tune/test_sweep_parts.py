@@ -422,7 +422,11 @@ def test_a_recipe_gives_the_settings_that_trials_share(tiny_store: Store) -> Non
     [(10.0, False, True), (10.0, True, False), (0.1, False, False)],
 )
 def test_a_sweep_of_more_than_a_day_on_cpus_is_stopped_unless_that_is_accepted(
-    tmp_path: Path, seconds_per_step: float, yes: bool, is_refused: bool
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    seconds_per_step: float,
+    yes: bool,
+    is_refused: bool,
 ) -> None:
     budget = {"max_steps": 5000, "grace_steps": 10, "num_repeated": 2, "num_seeds": 3}
     grid = {LAMBDA: {"choice": [0.0, 0.1, 0.5]}}
@@ -439,6 +443,7 @@ def test_a_sweep_of_more_than_a_day_on_cpus_is_stopped_unless_that_is_accepted(
         assert length.refusal is None
         MetricsLog(folder.metrics).append(step, {"steps_per_second": 1 / seconds_per_step})
     length.update()
+    assert capsys.readouterr().out.count("all trials one after another: ") == 1
     assert (length.refusal is not None) == is_refused
     assert spec.stop.exists() == is_refused
     launch = read_record(spec.path / "launch.json", "launch") or {}

@@ -13,7 +13,7 @@ import pyarrow as pa
 from raybio.methods.sppt.downstream.config import TASKS
 from raybio.ops.segments import entries_of_rows
 from raybio.store.columns import ArrowColumn, NumberColumn, TextColumn, column_tables
-from raybio.store.prefetch import byte_lengths
+from raybio.store.prefetch import byte_lengths, take_rows
 from raybio.store.ragged import Ragged
 from raybio.store.store import SPLITS, Store
 from raybio.store.word_counts import WordCounts, count_words
@@ -68,7 +68,7 @@ class TaskStore(Store):
 
     def texts(self, row_R: np.ndarray) -> list[str]:
         """Return the texts or sequences of these rows."""
-        return [text.decode() for text in self.content.take(pa.array(row_R)).to_pylist()]
+        return [text.decode() for text in take_rows(self.content, row_R).to_pylist()]
 
     def text_lengths(self, row_R: np.ndarray) -> np.ndarray:
         """Return the bytes of these rows' texts (R,)."""

@@ -131,9 +131,9 @@ def test_intervals_equal_a_loop_over_resampled_documents() -> None:
     predicted, gold, in_train = problem()
     scores = scored(predicted, gold, in_train)
     found = scores.intervals(np.random.default_rng(3), num_resamples=40)
-    rng, rows = np.random.default_rng(3), []
-    for _ in range(40):
-        times = rng.multinomial(NUM_DOCUMENTS, np.full(NUM_DOCUMENTS, 1 / NUM_DOCUMENTS))
+    rows = []
+    for drawn in np.random.default_rng(3).integers(0, NUM_DOCUMENTS, (40, NUM_DOCUMENTS)):
+        times = np.bincount(drawn, minlength=NUM_DOCUMENTS)
         # A document that is drawn again is another one with the same facts.
         copies = [(d, c) for d in range(NUM_DOCUMENTS) for c in range(times[d])]
         again = [

@@ -19,6 +19,7 @@ from transformers import BertConfig, BertModel
 from raybio.core.errors import ConfigError, DataError
 from raybio.encoders.checkpoints import check_source
 from raybio.encoders.lora import merged
+from raybio.encoders.packed import set_attention
 from raybio.encoders.transformer import seeded_weights
 from raybio.methods.relation_graphs.encoders.character_bert.characters import (
     CLS_WORD,
@@ -59,6 +60,7 @@ class CharacterBert(nn.Module):
         super().__init__()
         self.config = config
         self.model = BertModel(config, add_pooling_layer=False)
+        set_attention(self.model)
         self.model.set_input_embeddings(
             CharacterCNN(
                 config.hidden_size,

@@ -57,7 +57,9 @@ def _read_zip(source: Path, names: tuple[str, ...]) -> dict[str, str]:
                 with archive.open(member_by_name[name]) as member:
                     text_by_name[name] = read_whole(member, f"{source}, {name}").decode()
             return text_by_name
-    except (OSError, *ZIP_ERRORS) as error:
+    except OSError as error:
+        raise DataError(f"{source}: cannot be read ({one_line(error)})") from None
+    except ZIP_ERRORS as error:
         raise DataError(
             f"{source}: is a damaged zip ({one_line(error)}); want FLIP's splits.zip as it was made"
         ) from None
