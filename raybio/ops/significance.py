@@ -24,6 +24,9 @@ from raybio.ops.closed_form_bootstrap import ratio_quantiles
 _ENTRIES_AT_ONCE = 1 << 22
 """Entries of the arrays of resamples."""
 
+_WEIGHTS_AT_ONCE = 1 << 20
+"""Weights of units in samples, of which a few arrays are in memory."""
+
 MAX_RESAMPLED_UNITS = 10_000
 """With more units, intervals are computed in closed form, which takes milliseconds instead of
 minutes and differs from 20,000 resamples by less than 2 % of the width; 1,000 resamples differ by
@@ -349,7 +352,7 @@ def _drawn_weights(
     num_units: int, rng: np.random.Generator, num_resamples: int
 ) -> Iterator[Floats]:
     """Yield blocks (R, U) of the weights of units in bootstrap samples."""
-    rows = max(1, _ENTRIES_AT_ONCE // num_units)
+    rows = max(1, _WEIGHTS_AT_ONCE // num_units)
     for start in range(0, num_resamples, rows):
         num_rows = min(rows, num_resamples - start)
         drawn_RU = rng.integers(0, num_units, (num_rows, num_units))
