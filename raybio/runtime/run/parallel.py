@@ -465,7 +465,9 @@ def _work_off(
                 num_ended += 1
                 left = ""
                 if num_ended < num_runs and not signals.caught:
-                    seconds = (time.monotonic() - began) / num_ended * (num_runs - num_ended)
+                    elapsed = time.monotonic() - began
+                    num_left = num_runs - num_ended
+                    seconds = _seconds_left(elapsed, num_ended, num_left, queue.num_at_a_time)
                     left = f", about {in_words(seconds)} left"
                 task.view.note(f"{task.status}; {num_ended} of {num_runs} runs{left}")
                 is_length_shown = True  # what has ended tells more than a first speed
@@ -482,6 +484,15 @@ def _work_off(
         # A cluster that others use too would continue with them.
         for reference in pending:
             ray.cancel(reference, force=True)
+
+
+def _seconds_left(elapsed: float, num_ended: int, num_left: int, num_at_a_time: int) -> float:
+    """Return how long the other runs take if all are as long as those that have ended.
+
+    Those that have ended took rounds of ``num_at_a_time`` runs.
+    """
+    seconds_per_round = elapsed / math.ceil(num_ended / num_at_a_time)
+    return seconds_per_round * num_left / num_at_a_time
 
 
 def _show_length(tasks: Iterable[_RunTask], num_runs: int, num_at_a_time: int) -> bool:

@@ -41,6 +41,7 @@ from raybio.runtime.run.parallel import (
     _interrupted,
     _Queue,
     _RunTask,
+    _seconds_left,
     _share,
     _show_length,
     _threads,
@@ -206,6 +207,16 @@ def test_a_run_is_begun_when_few_others_wait_for_cpus_and_all_are_projected_from
         tasks[1].end([], None)
         assert tasks[1].status == "failed"
         assert tasks[1].run.settle("failed", 60)
+
+
+@pytest.mark.parametrize(
+    ("num_ended", "num_left", "num_at_a_time", "seconds"),
+    [(1, 5, 1, 50), (1, 5, 2, 25), (2, 4, 2, 20), (3, 3, 2, 7.5)],
+)
+def test_the_time_left_counts_the_runs_that_are_trained_at_the_same_time(
+    num_ended: int, num_left: int, num_at_a_time: int, seconds: float
+) -> None:
+    assert _seconds_left(10.0, num_ended, num_left, num_at_a_time) == seconds
 
 
 def test_runs_of_several_workers_are_trained_although_those_before_them_fail(
