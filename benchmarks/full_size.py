@@ -278,12 +278,7 @@ PAPERS = {
     "mag": MAG,
     "mag_rivals": replace(
         MAG,
-        settings={
-            **MAG.settings,
-            "evaluation.num_nodes_per_group_at_the_end": 5000,
-            "evaluation.rivals": True,
-            "evaluation.test_graphs": 5,
-        },
+        settings={**MAG.settings, "evaluation.rivals": True, "evaluation.test_graphs": 5},
     ),
     "pubmed": Paper(
         counts={"articles": 36_000_000},

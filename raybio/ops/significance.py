@@ -413,7 +413,11 @@ def _p_of_components(observed: float, groups: Sequence[RunGroup]) -> float:
     if seed_error == 0 and num_units > 1:
         # Equal runs, as of a method without a seed: only units vary.
         degrees = num_units - 1
-    return _t_test(observed, math.sqrt(unit_variance + seed_error**2), degrees).p
+    error = math.sqrt(unit_variance + seed_error**2)
+    if error == 0:
+        # The same difference in all units of all runs: swapping them knows no smaller p.
+        return float(2.0 ** (1 - num_units))
+    return _t_test(observed, error, degrees).p
 
 
 def without_each_unit(groups: Sequence[RunGroup]) -> Floats:

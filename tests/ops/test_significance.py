@@ -385,6 +385,14 @@ def test_equal_values_have_p_one_and_constant_differences_p_zero():
     assert welch_test([0.5, 0.5], [0.25, 0.25]) == ((0.25, 0.25, 0.25), 0)
 
 
+@pytest.mark.parametrize("num_units", [1, 4])
+def test_a_difference_that_never_varies_has_the_smallest_p_of_swapped_units(num_units: int) -> None:
+    high, low = (RunGroup([UnitCounts(np.full(num_units, score))] * 3) for score in (1.0, 0.5))
+    found = hierarchical_test(high, low, np.random.default_rng(0))
+    assert found.difference == (0.5, 0.5, 0.5)
+    assert found.p == 2.0 ** (1 - num_units)
+
+
 def test_percentile_intervals_equal_a_loop_over_samples_of_units() -> None:
     rng = np.random.default_rng(0)
     part_U = rng.integers(0, 9, 7)
