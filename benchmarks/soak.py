@@ -43,6 +43,7 @@ RAYBIO = Path(sys.executable).with_name("raybio")
 NUM_STEPS = 24
 MAX_STARTS = 8
 LIMIT_SECONDS = 1800.0
+LEFTOVER_SECONDS = 60.0
 LETTERS = "ACDEFGHIKLMNPQRSTVWY"
 
 
@@ -236,7 +237,8 @@ def run_to_end(command: Command, out: Path, kills: list[float], rng: random.Rand
         The kinds of the processes that were killed.
 
     Raises:
-        RuntimeError: if there is no outcome after ``MAX_STARTS`` starts.
+        RuntimeError: if a start hangs or leaves processes behind, or there is no outcome after
+            ``MAX_STARTS`` starts.
     """
     killed: list[str] = []
     out.mkdir(parents=True, exist_ok=True)
@@ -257,15 +259,25 @@ def run_to_end(command: Command, out: Path, kills: list[float], rng: random.Rand
             if driver.poll() is None:
                 killed += filter(None, [kill_one(driver, rng)])
         family |= wait_until(driver, start + LIMIT_SECONDS)
-        if driver.poll() is None:
+        is_hanging = driver.poll() is None
+        if is_hanging:
             os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
-        end_leftovers(list(family), patience_seconds=5)
+        num_left = end_leftovers(list(family), patience_seconds=LEFTOVER_SECONDS)
+        problem = ""
+        if is_hanging:
+            problem = f"hangs after {LIMIT_SECONDS:.0f} s"
+        elif driver.returncode == 0 and num_left:
+            problem = f"left {num_left} processes that live {LEFTOVER_SECONDS:.0f} s after its end"
+        if problem:
+            raise _failed(command, problem, log)
         if command.outcome(out) and driver.returncode == 0:
             return killed
-    raise RuntimeError(
-        f"{command.name}: no end after {MAX_STARTS} starts\n{log.read_text(errors='replace')[-3000:]}"
-    )
+    raise _failed(command, f"no end after {MAX_STARTS} starts", log)
+
+
+def _failed(command: Command, problem: str, log: Path) -> RuntimeError:
+    return RuntimeError(f"{command.name}: {problem}\n{log.read_text(errors='replace')[-3000:]}")
 
 
 def all_commands(inputs: Path) -> list[Command]:

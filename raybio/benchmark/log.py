@@ -18,4 +18,4 @@ class BenchmarkLog:
         text = f"{time.strftime('%Y-%m-%d %H:%M:%S')} [{os.getpid()}] {line}\n"
         # One write of a file that is open for appending is whole, whoever else writes.
         with self.path.open("ab", buffering=0) as file:
-            file.write(text.encode())
+            file.write(text.encode(errors="backslashreplace"))

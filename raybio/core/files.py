@@ -23,6 +23,8 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors of a full disk or quota."""
 
 _DISK_ERRORS = (*FULL, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE)
+_GONE = (errno.EHOSTDOWN, errno.ENODEV, errno.ENOTCONN, errno.ETIMEDOUT)
+"""Errors of network disks that do not answer, and of sockets, which name no file."""
 _PERMISSION_ERRORS = (errno.EACCES, errno.EPERM)
 
 _AT_FDCWD = -100
@@ -287,8 +289,11 @@ def try_lock(file: IO[Any]) -> bool:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a UTF-8 file; as ``replace_bytes``."""
-    replace_bytes(path, text.encode())
+    """Write a UTF-8 file; as ``replace_bytes``.
+
+    Bytes of a file name that are no UTF-8 are escaped, in JSON as JSON escapes them.
+    """
+    replace_bytes(path, text.encode(errors="backslashreplace"))
 
 
 def replace_bytes(path: Path, content: bytes | memoryview) -> None:
@@ -367,7 +372,7 @@ def disk_problem(error: OSError) -> str | None:
         return f"{error.strerror}. Make room or repair the disk, then give the same command again"
     if error.errno == errno.ENAMETOOLONG:
         return f"{error.filename:.200}…: {error.strerror}. Give a shorter name"
-    if error.errno not in (*_DISK_ERRORS, *_PERMISSION_ERRORS):
+    if error.errno not in (*_DISK_ERRORS, *_GONE, *_PERMISSION_ERRORS):
         return None
     path = Path(error.filename).absolute()
     free = ""

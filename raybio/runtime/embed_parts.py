@@ -253,7 +253,7 @@ class Parts:
 
     def _write_record(self, name: str, kind: str, content: Mapping[str, Any]) -> None:
         self._check_held()
-        self._files.write(name, record_text(kind, content).encode())
+        self._files.write(name, record_text(kind, content).encode(errors="backslashreplace"))
 
     def _read_record(self, name: str, kind: str) -> dict[str, Any] | None:
         try:

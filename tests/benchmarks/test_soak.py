@@ -1,9 +1,14 @@
 """What random kills over commands keep from one call to the next."""
 
 import json
+import random
+import sys
 from pathlib import Path
 
-from benchmarks.soak import keep_evidence, known_endings
+import pytest
+
+from benchmarks import soak
+from benchmarks.soak import Command, keep_evidence, known_endings, run_to_end
 
 
 def test_endings_outlive_a_torn_line(tmp_path: Path) -> None:
@@ -26,3 +31,13 @@ def test_what_differs_outlives_the_call(tmp_path: Path) -> None:
     names = sorted(path.name.partition("-")[2] for path in kept.iterdir())
     assert names == ["sweep-3", "sweep-3.log"]
     assert not out.exists()
+
+
+def test_a_command_that_hangs_is_no_ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # It would end if it were started again.
+    program = "import os, time; os.path.exists('begun') or (open('begun', 'w'), time.sleep(600))"
+    monkeypatch.setattr(soak, "RAYBIO", Path(sys.executable))
+    monkeypatch.setattr(soak, "LIMIT_SECONDS", 5.0)
+    command = Command("sleeping", lambda out: ["-c", program], lambda out: "ended")
+    with pytest.raises(RuntimeError, match="sleeping: hangs after 5 s"):
+        run_to_end(command, tmp_path / "out", [], random.Random(0))

@@ -366,6 +366,23 @@ def test_a_run_of_more_than_a_day_on_cpus_is_stopped_unless_it_is_accepted(
         assert not Follower(longer_run, Resources(1, 1.0, gpus, 1))._is_length_settled
 
 
+def test_a_record_that_is_lost_meanwhile_is_not_replaced_by_the_accepted_length(
+    request_one: RunSpec,
+) -> None:
+    # Its copy in a checkpoint has the workers and threads of the run.
+    request_one.folder.make()
+    follower = Follower(request_one, Resources(1, 1.0, 0.0, 1))
+    log = MetricsLog(request_one.folder.metrics)
+    with ProgressView("one", 24, Console(file=io.StringIO(), force_terminal=False)) as view:
+        report_start(request_one.folder.notices, 0, 4.0)
+        for step in (1, 3, 10):
+            log.append(step, {"steps_per_second": 2.0}, is_evaluation=False)
+            follower.update(view)
+        follower.update(view)
+    assert follower._is_length_settled
+    assert not request_one.folder.launch.exists()
+
+
 def test_a_run_that_nobody_accepted_is_stopped_and_kept(
     request_one: RunSpec, tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -224,6 +224,9 @@ def test_a_read_only_disk_is_named_and_keeps_the_old_file(small_disk: Path) -> N
 def test_only_errors_of_a_disk_are_explained_as_such() -> None:
     refused = PermissionError(errno.EACCES, "Permission denied", "/data/x")
     assert str(disk_problem(refused)).startswith("/data/x: Permission denied; ")
+    gone = OSError(errno.ENOTCONN, "Transport endpoint is not connected", "/net/x")
+    assert str(disk_problem(gone)).startswith("/net/x: Transport endpoint is not connected; ")
+    assert disk_problem(OSError(errno.ETIMEDOUT, "timed out")) is None  # of a socket
     assert disk_problem(FileNotFoundError(errno.ENOENT, "No such file", "/data/x")) is None
     assert disk_problem(ConnectionRefusedError(errno.ECONNREFUSED, "refused")) is None
     assert disk_problem(PermissionError(errno.EACCES, "Permission denied")) is None

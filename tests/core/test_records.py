@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,14 @@ def test_what_is_written_is_read_again_and_the_file_names_kind_and_version(tmp_p
     written = json.loads(path.read_text())
     assert (written["format"], written["version"]) == ("outcome", FORMATS["outcome"].version)
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_a_path_with_a_byte_that_is_no_utf_8_is_recorded(tmp_path: Path) -> None:
+    # As Python reads it from the command line.
+    store = os.fsdecode(b"/data/st\xff")
+    write_record(tmp_path / "run.json", "run", {"store": store, "note": "λ"})
+    (tmp_path / "run.json").read_text(encoding="utf-8")
+    assert read_record(tmp_path / "run.json", "run") == {"store": store, "note": "λ"}
 
 
 def test_undefined_numbers_become_null_and_are_read_as_nan(tmp_path: Path) -> None:

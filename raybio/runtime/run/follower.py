@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from raybio.core.records import read_record, write_record
+from raybio.core.records import read_recomputable, write_record
 from raybio.methods import METHODS
 from raybio.runtime.cluster.resources import Resources
 from raybio.runtime.run.duration import DurationEstimate, RemainingTime, epochs_in_words
@@ -104,9 +104,11 @@ class Follower:
         if not projection.is_long:
             # A job that is retried on a busier machine must not be refused; one with more steps may
             # be.
-            launch = read_record(self._folder.launch, "launch") or {}
-            launch["num_accepted_steps"] = self._max_steps
-            write_record(self._folder.launch, "launch", launch)
+            launch = read_recomputable(self._folder.launch, "launch")
+            # In place of a lost record, this number alone would hide its copy in checkpoints.
+            if launch is not None:
+                launch["num_accepted_steps"] = self._max_steps
+                write_record(self._folder.launch, "launch", launch)
             return
         self.refusal = (
             f"{self._folder.name}: {projection.described()} on CPUs; want a day at most, or --yes. "

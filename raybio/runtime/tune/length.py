@@ -3,7 +3,7 @@
 import math
 import time
 
-from raybio.core.records import read_record, write_record
+from raybio.core.records import read_recomputable, read_record, write_record
 from raybio.runtime.run.duration import DurationEstimate
 from raybio.runtime.run.folder import LAUNCH
 from raybio.runtime.run.metrics_log import MetricsTail
@@ -86,8 +86,9 @@ class SweepLength:
             # A sweep that is resumed on a busier machine must not be refused; one with more trials
             # may be.
             path = self._spec.path / LAUNCH
-            launch = read_record(path, "launch") or {}
-            write_record(path, "launch", launch | {"num_accepted_steps": self._num_all_steps})
+            launch = read_recomputable(path, "launch")
+            if launch is not None:
+                write_record(path, "launch", launch | {"num_accepted_steps": self._num_all_steps})
             return
         self.refusal = (
             f"{self._spec.path.name}: {words} on CPUs; want a day at most, or --yes. The sweep is "

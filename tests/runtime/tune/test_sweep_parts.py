@@ -434,6 +434,8 @@ def test_a_sweep_of_more_than_a_day_on_cpus_is_stopped_unless_that_is_accepted(
     spec = replace(spec, run=replace(spec.run, accepts_long_run=yes))
     assert num_trainings(spec) == 3 + 2 * 2
     folder = leave(spec, of(0.1), {})  # begun by an earlier start
+    launch_path = spec.path / "launch.json"
+    write_record(launch_path, "launch", {"tracking": "mine"})
     for step in (1, 3, 10):
         MetricsLog(folder.metrics).append(step, {"steps_per_second": 1e-9})
     length = SweepLength(spec, num_at_a_time=2)
@@ -446,7 +448,8 @@ def test_a_sweep_of_more_than_a_day_on_cpus_is_stopped_unless_that_is_accepted(
     assert capsys.readouterr().out.count("all trials one after another: ") == 1
     assert (length.refusal is not None) == is_refused
     assert spec.stop.exists() == is_refused
-    launch = read_record(spec.path / "launch.json", "launch") or {}
+    launch = read_record(launch_path, "launch")
+    assert launch["tracking"] == "mine"
     if is_refused:
         # Four rounds of 5,000 steps, of which three were over when it was measured.
         assert "mine: 19,997 steps, 10 s a step: about 2.3 days on CPUs" in length.refusal
