@@ -105,7 +105,7 @@ class FoldEvaluation:
         """
         from raybio.methods.relation_graphs.evaluation.evaluate_export import (
             evaluate_exports_twice,
-            graph_accuracy_of_sentences,
+            validate_graphs_of_export,
         )
 
         pin_on_worker(self.encoder)
@@ -116,7 +116,7 @@ class FoldEvaluation:
             chosen, fixed = evaluate_exports_twice(relations, entities, self.store, device)
             scores = dict(chosen.values)
             if self.has_graphs:
-                accuracy_S = graph_accuracy_of_sentences(relations, self.store, device)
+                accuracy_S = validate_graphs_of_export(relations, self.store, device).accuracy_S
                 # A fold may have no test sentence with graphs; its other scores still count.
                 if len(accuracy_S):
                     scores["graph_accuracy"] = float(accuracy_S.mean())

@@ -11,8 +11,9 @@ from raybio.methods.relation_graphs.evaluation import evaluate_export
 from raybio.methods.relation_graphs.evaluation.evaluate_export import (
     chance_of_fold,
     evaluate_exports,
-    graph_accuracy_of_sentences,
+    validate_graphs_of_export,
 )
+from raybio.methods.relation_graphs.evaluation.graph_accuracy import GraphValidation
 from tests.cli.test_word_maps import evaluate, runs, store
 
 __all__ = ["runs", "store"]  # fixtures
@@ -63,9 +64,8 @@ def test_both_runs_are_scored_together_and_the_scores_written(store, runs, tmp_p
 
 
 def test_a_fold_without_graphs_is_refused(store, runs, monkeypatch):
-    monkeypatch.setattr(
-        evaluate_export, "graph_accuracy_of_sentences", lambda *_, **__: np.zeros(0)
-    )
+    nothing = GraphValidation(float("nan"), np.zeros(0), np.zeros(0), {})
+    monkeypatch.setattr(evaluate_export, "validate_graphs_of_export", lambda *_, **__: nothing)
     with pytest.raises(ConfigError, match="no test sentence of the fold of .*cldr has true and"):
         evaluate("sentence-graphs", "--model", runs / "cldr", "--store", store.path)
 
@@ -85,9 +85,14 @@ def test_runs_of_different_folds_are_refused(store, runs):
 
 def test_true_graphs_are_counted_for_each_model(store, runs):
     done = evaluate("sentence-graphs", "--model", runs / "cldr", "--store", store.path)
-    found = graph_accuracy_of_sentences(runs / "cldr" / "export", store.path)
-    share = re.escape(f"{100 * found.mean():.2f}")
-    row = re.search(rf"cldr \| {share} \[([0-9.]+), ([0-9.]+)\] \| {len(found)} \|", done.stdout)
-    assert row and float(row[1]) < 100 * found.mean() < float(row[2]), done.stdout
+    found = validate_graphs_of_export(runs / "cldr" / "export", store.path)
+    mean = 100 * found.accuracy_S.mean()
+    chance = re.escape(f"{100 * found.chance_S.mean():.2f}")
+    row = re.search(
+        rf"cldr \| {re.escape(f'{mean:.2f}')} \[([0-9.]+), ([0-9.]+)\] \| {chance} \| "
+        rf"{len(found.accuracy_S)} \|",
+        done.stdout,
+    )
+    assert row and float(row[1]) < mean < float(row[2]), done.stdout
     with pytest.raises(ConfigError, match="is a clner, which has no graphs"):
         evaluate("sentence-graphs", "--model", runs / "clner", "--store", store.path)

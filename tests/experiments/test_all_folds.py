@@ -30,7 +30,7 @@ from raybio.methods.relation_graphs.demo import SIMULATED_WORDS, WordsConfig
 from raybio.methods.relation_graphs.encoders.word_model import WordModel
 from raybio.methods.relation_graphs.evaluation.evaluate_export import (
     evaluate_exports_twice,
-    graph_accuracy_of_sentences,
+    validate_graphs_of_export,
 )
 from raybio.methods.relation_graphs.prepare import prepare_words
 from raybio.methods.relation_graphs.store import WordStore
@@ -644,7 +644,7 @@ def test_scores_are_reported_in_its_own_words_and_what_was_done_before_is_kept(
     run_tasks_here([done], place)
     chosen, fixed = evaluate_exports_twice(export, export, store.path)
     expected = dict(chosen.values)
-    expected["graph_accuracy"] = graph_accuracy_of_sentences(export, store.path).mean()
+    expected["graph_accuracy"] = validate_graphs_of_export(export, store.path).accuracy_S.mean()
     found = done.known()
     assert found and found.scores == pytest.approx(expected)
     assert found.rule == chosen.settings._asdict()

@@ -112,22 +112,23 @@ def sentence_graphs(
 
     from raybio.core.markdown import markdown_table
     from raybio.methods.relation_graphs.evaluation.evaluate_export import (
-        graph_accuracy_of_sentences,
+        validate_graphs_of_export,
     )
     from raybio.ops.significance import mean_interval
 
     rows = []
     for name, folder in zip(model, folders, strict=True):
         with encoders_in(precision):
-            accuracy_S = graph_accuracy_of_sentences(folder, store, num_negatives=negatives)
-        if not len(accuracy_S):
+            found = validate_graphs_of_export(folder, store, num_negatives=negatives)
+        if not len(found.accuracy_S):
             raise ConfigError(
                 f"{store}: no test sentence of the fold of {name} has true and false graphs; want "
                 "a fold with relations among its test sentences"
             )
-        interval = mean_interval(accuracy_S, np.random.default_rng(seed))
-        rows.append([name, interval.text(), f"{len(accuracy_S):,}"])
-    print(markdown_table(["model", "true graph nearest, %", "sentences"], rows))
+        interval = mean_interval(found.accuracy_S, np.random.default_rng(seed))
+        chance = f"{100 * found.chance_S.mean():.2f}"
+        rows.append([name, interval.text(), chance, f"{len(found.accuracy_S):,}"])
+    print(markdown_table(["model", "true graph nearest, %", "chance, %", "sentences"], rows))
     against = "as many false graphs each as in training"
     if negatives is not None:
         against = f"up to {negatives:,} false graphs each"

@@ -22,6 +22,7 @@ from raybio.methods.relation_graphs.encoders.word_model import (
     read_export_config,
 )
 from raybio.methods.relation_graphs.evaluation.fold_scores import chosen_and_fixed, evaluate_fold
+from raybio.methods.relation_graphs.evaluation.graph_accuracy import GraphValidation
 from raybio.methods.relation_graphs.evaluation.sentence_scores import (
     SentenceScores,
     VectorScores,
@@ -202,13 +203,13 @@ def chance_of_fold(folder: str | Path, store: WordStore) -> dict[str, float]:
     return chance_scores(store, fold, "test", spert_overlaps=config.evaluation.spert_overlaps)
 
 
-def graph_accuracy_of_sentences(
+def validate_graphs_of_export(
     folder: str | Path,
     store_path: str | Location,
     device: str | None = None,
     num_negatives: int | None = None,
-) -> np.ndarray:
-    """Return how often the true graph is the nearest, for each test sentence of the model's fold.
+) -> GraphValidation:
+    """Validate by graphs: how often the true graph is nearest in the test sentences of the fold.
 
     With CLGS there is one graph per sentence, with CLDR one per related pair. False graphs are
     drawn from the run's seed.
@@ -220,7 +221,7 @@ def graph_accuracy_of_sentences(
         num_negatives: maximum number of false graphs per true one; None: as in training.
 
     Returns:
-        The fraction for each sentence with true and false graphs, float64; empty if no test
+        The result, of sentences with true and false graphs; ``accuracy_S`` is empty if no test
         sentence has both.
 
     Raises:
@@ -239,5 +240,4 @@ def graph_accuracy_of_sentences(
         config = override(config, "graphs.num_negatives", num_negatives)
     # The features of graph nodes come from the encoder before training.
     evaluator = build_evaluator(config, store, initial_encoder(config, store))
-    validation = evaluator.validate_graphs(model.encoder, evaluator.fold.test, SingleProcess())
-    return validation.accuracy_S
+    return evaluator.validate_graphs(model.encoder, evaluator.fold.test, SingleProcess())

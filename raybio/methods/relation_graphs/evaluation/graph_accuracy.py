@@ -32,11 +32,13 @@ class GraphValidation(NamedTuple):
             and over all words with a sample of their tag; NaN if there are none of these.
         accuracy_S: of each sentence with false graphs, the share of its anchors whose true graph is
             the most similar one; empty for a model without graphs.
+        chance_S: the same by chance: the mean of 1 / (1 + false graphs) over its anchors.
         spread: metrics of the spread of their words.
     """
 
     log_likelihood: float
     accuracy_S: np.ndarray
+    chance_S: np.ndarray
     spread: dict[str, float]
 
     def metrics(self) -> Mapping[str, float]:
@@ -78,7 +80,7 @@ def validate_graphs(
     word_WD = embed_rows(model, collate.reader.batch, rows, collective, max_tokens=max_tokens)
     totals: dict[str, float] = {}
     counts = Counter[str]()
-    accuracies = [np.zeros(0)]
+    accuracies = [np.zeros((2, 0))]
     start_word = 0
     for start in range(0, len(rows), collate.batch_rows):
         batch_rows = rows[start : start + collate.batch_rows]
@@ -95,9 +97,11 @@ def validate_graphs(
                 similarity_G = same_text.similarities(own_WD, batch).similarity_G
                 accuracies.append(_accuracy(similarity_G, batch))
     is_word_W = torch.from_numpy(collate.reader.is_word(rows.tolist())).to(word_WD.device)
+    accuracy_S, chance_S = np.concatenate(accuracies, axis=1)
     return GraphValidation(
         _log_likelihood(objective, totals, counts),
-        np.concatenate(accuracies),
+        accuracy_S,
+        chance_S,
         spread_metrics(word_WD[is_word_W]),
     )
 
@@ -115,22 +119,28 @@ def _log_likelihood(
 
 
 def _accuracy(similarity_G: Tensor, batch: RelationGraphBatch) -> np.ndarray:
-    """Return, for each sentence, the fraction of anchors whose true graph is the most similar.
+    """Return the fraction of anchors whose true graph is the most similar, and by chance (2, S).
 
     Anchors without a false graph are ignored: their true graph would always be the nearest.
     """
     similarity = similarity_G.cpu().numpy()
     anchor = batch.anchor_G.cpu().numpy()
     if not len(anchor):
-        return np.zeros(0)
+        return np.zeros((2, 0))
     first_A = np.flatnonzero(np.r_[True, np.diff(anchor) != 0])
     best_false_A = np.full(len(first_A), -np.inf)
     is_false_G = np.ones(len(anchor), dtype=bool)
     is_false_G[first_A] = False
     np.maximum.at(best_false_A, anchor[is_false_G], similarity[is_false_G])
-    has_false_A = best_false_A > -np.inf
+    num_false_A = np.bincount(anchor[is_false_G], minlength=len(first_A))
+    has_false_A = num_false_A > 0
     sentence_A = batch.sentence_A.cpu().numpy()[has_false_A]
     is_nearest_A = (similarity[first_A] > best_false_A)[has_false_A]
     num_S = np.bincount(sentence_A)
-    num_nearest_S = np.bincount(sentence_A, is_nearest_A)
-    return num_nearest_S[num_S > 0] / num_S[num_S > 0]
+    sums_2S = np.stack(
+        [
+            np.bincount(sentence_A, is_nearest_A),
+            np.bincount(sentence_A, 1 / (1 + num_false_A[has_false_A])),
+        ]
+    )
+    return np.asarray(sums_2S[:, num_S > 0] / num_S[num_S > 0])

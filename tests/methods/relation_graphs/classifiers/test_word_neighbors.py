@@ -221,7 +221,10 @@ def test_a_sentence_has_the_share_of_its_anchors_whose_true_graph_is_strictly_ne
     batch = batch_of(pairs, [[(0, 1)]] * 8, [0, 0, 1, 2], [7, 3, 5])
     # KnnPredictions; beaten by the third; nothing to be told apart from; a tie, which is not found.
     similarity_G = torch.tensor([0.9, 0.1, 0.5, 0.2, 0.6, 0.3, 0.4, 0.4])
-    assert _accuracy(similarity_G, batch).tolist() == [0.5, 0.0]
+    accuracy_S, chance_S = _accuracy(similarity_G, batch)
+    assert accuracy_S.tolist() == [0.5, 0.0]
+    # One and two false graphs; one.
+    assert chance_S == pytest.approx([(1 / 2 + 1 / 3) / 2, 1 / 2])
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from raybio.methods.relation_graphs.evaluation import fold_scores
 from raybio.methods.relation_graphs.evaluation.evaluate_export import (
     evaluate_exports,
     evaluate_exports_twice,
-    graph_accuracy_of_sentences,
+    validate_graphs_of_export,
 )
 from raybio.methods.relation_graphs.prepare import prepare_words
 from raybio.methods.relation_graphs.store import WordStore
@@ -69,7 +69,7 @@ def joint(store: WordStore, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
 
 
 def share_with_true_graph(folder, store):
-    return graph_accuracy_of_sentences(folder, store.path).mean()
+    return validate_graphs_of_export(folder, store.path).accuracy_S.mean()
 
 
 def test_an_export_is_scored_as_its_run_was(store, joint):
@@ -80,7 +80,7 @@ def test_an_export_is_scored_as_its_run_was(store, joint):
     untrained = evaluate_exports(folder, folder, store.path, is_untrained=True)
     for name, interval in untrained.intervals().items():
         assert interval == pytest.approx(final.scores["initial"]["test"][name], abs=1e-6), name
-    assert graph_accuracy_of_sentences(folder, store.path).mean() == pytest.approx(
+    assert validate_graphs_of_export(folder, store.path).accuracy_S.mean() == pytest.approx(
         final.details["graphs"]["trained"]["graph_accuracy"]
     )
 
@@ -124,7 +124,7 @@ def test_each_model_brings_its_own_space(store, joint, tmp_path):
         both.knn.values["ner_f1"] == evaluate_exports(other, other, store.path).knn.values["ner_f1"]
     )
     with pytest.raises(ConfigError, match="is a clner, which has no graphs"):
-        graph_accuracy_of_sentences(other, store.path)
+        validate_graphs_of_export(other, store.path)
 
 
 @pytest.mark.parametrize("words", [["pain"], ["severe", "pain"]])
@@ -296,9 +296,12 @@ def test_an_untuned_encoder_states_tags_by_its_words_as_they_are(store, joint):
 
 def test_false_graphs_may_be_all_that_there_are(store, joint):
     few, more = (
-        graph_accuracy_of_sentences(joint[0], store.path, num_negatives=num) for num in (1, 1000)
+        validate_graphs_of_export(joint[0], store.path, num_negatives=num) for num in (1, 1000)
     )
-    assert more.mean() < few.mean()
+    assert more.accuracy_S.mean() < few.accuracy_S.mean()
+    # One false graph each, or many.
+    assert few.chance_S == pytest.approx(0.5)
+    assert 0 < more.chance_S.min() < more.chance_S.mean() < 0.5
 
 
 @pytest.mark.nightly
@@ -308,7 +311,7 @@ def test_each_model_alone_goes_through_training_export_and_judging(store, tmp_pa
     has_graphs = model != "clner"
     assert ("graph_accuracy" in final.details["graphs"]["trained"]) == has_graphs
     if has_graphs:
-        assert graph_accuracy_of_sentences(folder, store.path).mean() == pytest.approx(
+        assert validate_graphs_of_export(folder, store.path).accuracy_S.mean() == pytest.approx(
             final.details["graphs"]["trained"]["graph_accuracy"]
         )
 
@@ -421,7 +424,7 @@ def test_character_bert_is_trained_exported_and_scored_like_any_other(store, tmp
     assert is_character_bert(str(folder))
     for name, interval in evaluate_exports(folder, folder, store.path).intervals().items():
         assert interval == pytest.approx(final.scores["trained"]["test"][name], abs=1e-6), name
-    assert graph_accuracy_of_sentences(folder, store.path).mean() == pytest.approx(
+    assert validate_graphs_of_export(folder, store.path).accuracy_S.mean() == pytest.approx(
         final.details["graphs"]["trained"]["graph_accuracy"]
     )
 
