@@ -159,30 +159,26 @@ class Scorer:
         # A tile needs memory for its vectors, the sizes of its scores and the scores.
         for rows in tiles(self.num_candidates, width + 2 * num_anchors, _tile_entries(anchor_BD)):
             candidate_RD = _prepared(self._candidates, rows, self._center_D, self.dtype)
-            size_R = self._candidate_size_N[rows]
-            self._fill(score_BN[:, rows], anchor_BD, candidate_RD, size_B1, size_R)
+            score_BN[:, rows] = self._scores(
+                anchor_BD, candidate_RD.T, size_B1, self._candidate_size_N[rows]
+            )
         return score_BN
 
-    def _fill(
-        self,
-        score_BR: Tensor,
-        anchor_BD: Tensor,
-        candidate_RD: Tensor,
-        size_B1: Tensor,
-        size_R: Tensor,
-    ) -> None:
-        """Write the scores of a tile where they are wanted: a copy costs a tenth of the product."""
+    def _scores(
+        self, anchor_BD: Tensor, candidate_DN: Tensor, size_B1: Tensor, size_N: Tensor
+    ) -> Tensor:
         if self.is_distance:
-            size_BR = size_B1 + size_R
+            size_BN = size_B1 + size_N
             with torch.autocast(anchor_BD.device.type, enabled=False):
-                torch.addmm(size_BR, anchor_BD, candidate_RD.T, beta=-1, alpha=2, out=score_BR)
+                score_BN = torch.addmm(size_BN, anchor_BD, candidate_DN, beta=-1, alpha=2)
         else:
-            size_BR = size_B1 * size_R
-            score_BR.copy_(matmul(anchor_BD, candidate_RD.T))
-        if score_BR.dtype == torch.float64:
-            size = size_BR.mul_(_GRID) if self.scale is None else self.scale * _GRID
-            score_BR += size
-            score_BR -= size
+            size_BN = size_B1 * size_N
+            score_BN = matmul(anchor_BD, candidate_DN)
+        if score_BN.dtype == torch.float64:
+            size = size_BN.mul_(_GRID) if self.scale is None else self.scale * _GRID
+            score_BN += size
+            score_BN -= size
+        return score_BN
 
 
 def scorer(
