@@ -180,7 +180,8 @@ def packed_attention(
     """
     if packing is None:
         return _padded_attention(module, [query, key, value], attention_mask, **options), None
-    heads_THD = [part[0].transpose(0, 1) for part in (query, key, value)]
+    # Not ``part[0]``, whose gradient is copied into zeros, once a layer and part.
+    heads_THD = [part.squeeze(0).transpose(0, 1) for part in (query, key, value)]
     sliding_window = options.pop("sliding_window", None)
     # transformers counts the token itself.
     window = None if sliding_window is None else sliding_window - 1

@@ -276,6 +276,21 @@ def test_attention_with_dropout_hands_its_rate_scale_and_window_to_flash_attenti
     assert all(part.grad is not None for part in heads)
 
 
+def test_gradients_of_heads_are_not_copied_into_zeros() -> None:
+    _, ids, mask_id = text_encoder("bert", "mean")
+    tokens = labeled_batch(LENGTHS, ids, mask_id).pack(torch.arange(6), 0)
+    module = torch.nn.Module()
+    module.is_causal = False
+    shape = (1, 2, len(tokens.token_T), 16)
+    heads = [torch.randn(shape, requires_grad=True) for _ in range(3)]
+    attended, _ = packed_attention(module, *heads, None, packing=tokens)
+    functions = [attended.grad_fn]
+    for function in functions:
+        functions += [parent for parent, _ in function.next_functions if parent is not None]
+    names = {function.name() for function in functions}
+    assert "SqueezeBackward1" in names and "SelectBackward0" not in names
+
+
 class AttentionTypes(TorchDispatchMode):
     """Notes the types in which a CPU computes attention."""
 

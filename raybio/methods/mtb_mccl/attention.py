@@ -111,7 +111,7 @@ def encode_packed_with_attention(
     last = layers[-1]
     rows = slice(0, tokens.num_rows)
     query_RHLD, key_RHLD = (
-        tokens.to_rectangle(part[0].transpose(0, 1))[rows].transpose(1, 2)
+        tokens.to_rectangle(part.squeeze(0).transpose(0, 1))[rows].transpose(1, 2)
         for part in (last.query_RHLD, last.key_RHLD)
     )
     mask_11LL = None
