@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from raybio.core.arrays import Floats, Integers
+from raybio.core.arrays import Floats, Integers, distinct
 from raybio.core.interfaces import Collective
 from raybio.ops.rank_counts import count_ranks
 from raybio.ops.scores import Metric, check_finite, row_blocks, scorer
@@ -268,6 +268,6 @@ def _checked_pairs(scores: Scores, indptr: Integers, indices: Integers) -> NDArr
         )
     query_P = np.repeat(np.arange(scores.num_queries), np.diff(indptr))
     key_P = query_P * scores.num_candidates + indices
-    if len(np.unique(key_P)) < len(key_P):
+    if len(distinct(key_P)) < len(key_P):
         raise ValueError("a query names the same gold candidate twice; want each once")
     return query_P

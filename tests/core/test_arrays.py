@@ -6,7 +6,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from raybio.core.arrays import read_npz
+from raybio.core.arrays import distinct, read_npz
 
 
 def test_arrays_are_read_back_also_from_an_archive_of_more_than_two_gibibytes(
@@ -29,3 +29,13 @@ def test_a_cut_archive_is_damaged() -> None:
     cut = io.BytesIO(file.getvalue()[:-10])
     with pytest.raises(ValueError, match="damaged"):
         read_npz(cut)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.float64])
+def test_distinct_values_are_those_of_numpy(dtype: type[np.number]) -> None:
+    rng = np.random.default_rng(0)
+    for length in (0, 1, 2, 1000):
+        values = rng.integers(-50, 50, length).astype(dtype)
+        found = distinct(values)
+        assert found.dtype == dtype
+        assert found.tolist() == np.unique(values).tolist()

@@ -31,7 +31,7 @@ ID_BY_LAYOUT = {
 }
 
 RECIPES = {
-    "biostransformers": {"schedule.keep_best": "null"},
+    "biostransformers": {"schedule.keep_best": "null", "plan.conflicts": "reject"},
     "sppt_mag": {"evaluation.test_graphs": 0},
 }
 """Settings by which recipes of a method fit a tiny store."""

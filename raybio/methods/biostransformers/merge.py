@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from raybio.core.arrays import distinct
 from raybio.methods.biostransformers.formats.medline_parts import FileReport, read_keys
 from raybio.ops.segments import indptr_from_lengths
 from raybio.store.sorted_runs import SortedRuns
@@ -135,7 +136,7 @@ def _add_runs(reports: Sequence[FileReport], runs: SortedRuns) -> tuple[np.ndarr
         keys["row"] = row_A
         keys["num_bytes"] = num_bytes_C[row_A]
         runs.add(keys)
-        deleted.append(np.unique(deleted_D))
+        deleted.append(distinct(deleted_D))
     deleted_pmid = np.concatenate(deleted)
     deleting_file = np.repeat(np.arange(-1, len(reports)), [len(pmid) for pmid in deleted])
     last = last_occurrences(deleted_pmid)

@@ -17,6 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.feature_extraction.text import TfidfTransformer
 
+from raybio.core.arrays import distinct
 from raybio.methods.mtb_mccl.batches import Pairs
 from raybio.methods.mtb_mccl.documents.collate import DocumentReader
 from raybio.methods.mtb_mccl.documents.markers import NOT_READ, MarkedDocument
@@ -92,7 +93,7 @@ class PairTfidf:
     @classmethod
     def fit(cls, words: PairWords) -> Self:
         """Weigh the features of pairs by how few of them have each; sublinear term frequencies."""
-        feature_F = np.unique(words.feature_W)
+        feature_F = distinct(words.feature_W)
         weights = TfidfTransformer(sublinear_tf=True).fit(_counts(words, feature_F))
         return cls(feature_F, weights)
 

@@ -36,7 +36,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from raybio.core.arrays import Floats
+from raybio.core.arrays import Floats, distinct
 from raybio.core.interfaces import Collective
 from raybio.core.randomness import derive_seed, hash_uniform
 from raybio.methods.sppt.collate import ReadRows
@@ -427,7 +427,7 @@ def token_shares(read: ReadRows, row_N: np.ndarray) -> Floats:
         count_RF, kind_F1 = _ngram_counts(read, row_N[start : start + _ROWS_AT_ONCE], 1)
         counts.append(count_RF)
         kinds.append(kind_F1[:, 0])
-    kind_V = np.unique(np.concatenate(kinds))
+    kind_V = distinct(np.concatenate(kinds))
     share_NV = np.zeros((len(row_N), len(kind_V)))
     first = 0
     for count_RF, kind_F in zip(counts, kinds, strict=True):

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from raybio.core.arrays import distinct
 from raybio.core.errors import ConfigError, DataError
 from raybio.ops.segments import indptr_from_lengths, tiles
 from raybio.store.columns import ArrowColumn, NumberColumn, TextColumn, column_tables
@@ -353,7 +354,7 @@ def _mentioned_keys(
         num_R = np.diff(indptr_N1[rows.start : rows.stop + 1])
         row_E = np.repeat(np.arange(rows.start, rows.stop), num_R)
         key = key_E[indptr_N1[rows.start] : indptr_N1[rows.stop]].astype(np.int64)
-        pair_B = np.unique((row_E << 32) + key)
+        pair_B = distinct((row_E << 32) + key)
         yield pair_B & 0xFFFFFFFF, pair_B >> 32
 
 

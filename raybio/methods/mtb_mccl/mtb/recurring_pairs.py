@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from raybio.core.arrays import read_npz
+from raybio.core.arrays import distinct, read_npz
 from raybio.core.config import fingerprint
 from raybio.core.errors import DataError, StoreError, one_line
 from raybio.core.files import replacing
@@ -176,7 +176,7 @@ def documents_with(store: DocumentStore) -> np.ndarray:
     for first, stop in _blocks(store):
         row_E, _, key_E = store.entities(first, stop)
         # Two entities of a DocRED document may share a name, and so a key.
-        distinct_E = np.unique(row_E * len(count_V) + key_E)
+        distinct_E = distinct(row_E * len(count_V) + key_E)
         count_V += np.bincount(distinct_E % len(count_V), minlength=len(count_V))
     return count_V
 

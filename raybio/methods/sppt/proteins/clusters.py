@@ -28,6 +28,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
+from raybio.core.arrays import distinct
 from raybio.core.randomness import hash_uniform
 from raybio.store.ragged import Ragged
 
@@ -244,7 +245,7 @@ def _distinct_kmers(
         code_T = code_T * NUM_LETTERS + inside_T[offset : offset + num_kmers]
     is_inside_T = owner_T[:num_kmers] == owner_T[KMER - 1 :]
     key_T = code_T[is_inside_T] * num_owners + owner_T[:num_kmers][is_inside_T]
-    return np.divmod(np.unique(key_T), num_owners)
+    return np.divmod(distinct(key_T), num_owners)
 
 
 class _SharedByChance(NamedTuple):
