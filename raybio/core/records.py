@@ -75,6 +75,7 @@ FORMATS = {
     "word predictor": Format(1, "Export the run again: give its own command."),
     "export files": Format(1, "Export the run again: give its own command."),
     "verified files": Format(1, _SAME_COMMAND),
+    "token cache": Format(1, _SAME_COMMAND),
     "word features": Format(1, _SAME_COMMAND),
     "report": Format(1, "Give the command again: it is written again."),
     "benchmark embeddings": Format(5, _SAME_COMMAND),
