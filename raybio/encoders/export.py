@@ -9,7 +9,7 @@ from typing import Any
 from safetensors.torch import save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from raybio.core.files import atomic_folder
+from raybio.encoders.export_files import export_folder
 from raybio.encoders.lora import merged
 from raybio.encoders.mlm_head import MASK_HEAD_FILE
 from raybio.encoders.model_card import model_card
@@ -69,7 +69,7 @@ def export_text_encoder(
         ``directory``.
     """
     model = merged(encoder.model)
-    with atomic_folder(Path(directory)) as folder:
+    with export_folder(Path(directory)) as folder:
         model.save_pretrained(folder)
         plain_tokenizer(encoder).save_pretrained(folder)
         if encoder.mask_head is not None:

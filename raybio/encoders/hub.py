@@ -17,6 +17,7 @@ from huggingface_hub.utils import validate_repo_id
 
 from raybio.core.errors import ConfigError, one_line
 from raybio.core.version import VERSION
+from raybio.encoders.export_files import check_export_files
 from raybio.encoders.model_card import CARD, LICENSE_KEYS, TAG, Card, license_sentence
 from raybio.encoders.sources import CONFIG, GATED
 
@@ -108,6 +109,7 @@ def push_folder(
     """
     path = Path(folder)
     card = _card_of(path)
+    check_export_files(path)
     _check_repository(repository)
     contents: dict[str, Path | bytes] = {}
     for file in path.rglob("*"):

@@ -32,6 +32,7 @@ from huggingface_hub.utils import validate_repo_id
 from raybio.core.digest import cached_file_digest
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_local
+from raybio.encoders.export_files import check_export_files
 
 logger = logging.getLogger(__name__)
 
@@ -210,9 +211,14 @@ def require_file(source: str, name: str, revision: str) -> Path:
 def find_weights(source: str, revision: str) -> WeightsFile:
     """Return where the weights of a source are; nothing large is fetched.
 
+    The weights of a folder with ``export_files.json`` are compared with it.
+
     Raises:
-        ConfigError: if it has none, or the source cannot be found or reached.
+        ConfigError: if it has none, or they are damaged, or the source cannot be found or reached.
     """
+    at = find_source(source, revision)
+    if at.commit is None:
+        check_export_files(Path(at.location))
     subfolder = _transformer_folder(source, revision)
     unreachable = ""
     for name in (SAFETENSORS, SAFETENSORS + INDEX, PICKLE, PICKLE + INDEX):

@@ -8,6 +8,7 @@ from typing import Any
 from raybio.core.errors import ConfigError, MissingObjectError, StoreError
 from raybio.core.location import BucketPath
 from raybio.core.text import size_text
+from raybio.core.verification import Verification, file_state
 from raybio.store.bucket import BucketFolder
 from raybio.store.bucket_cache import (
     cached_copy,
@@ -18,7 +19,6 @@ from raybio.store.bucket_cache import (
 )
 from raybio.store.manifest import MANIFEST, REPLACED, command_for, is_file_of_store, parse_manifest
 from raybio.store.object_download import download_object
-from raybio.store.verification import Verification, file_state
 
 UPLOADING = "uploading.json"
 """Which store is being uploaded; it is deleted after the manifest is written."""
@@ -283,7 +283,7 @@ def _record_verified(partial: Path, folder: Path, digest: str, names: list[str])
     """
     verification = Verification(folder, digest)
     for name in names:
-        verification.add(name, file_state(partial / name))
+        verification.add(name, file_state(partial / name, StoreError))
 
 
 def _check_absent(bucket: BucketFolder) -> None:

@@ -2,7 +2,7 @@
 
 ``manifest.json`` names every file with its size and sha256 and is written last; a folder without it
 is not a store. Opening checks sizes in milliseconds, ``verify=True`` reads what this machine has
-not verified yet (``verification.py``). The methods declare what the files hold (``columns.py``).
+not verified yet (``core/verification.py``). The methods declare the columns (``columns.py``).
 """
 
 import contextlib
@@ -15,9 +15,10 @@ import numpy as np
 import pyarrow as pa
 from typing_extensions import TypeVar
 
-from raybio.core.digest import json_digest, sha256_of
+from raybio.core.digest import json_digest
 from raybio.core.errors import DamagedStoreError, StoreError
 from raybio.core.location import BucketPath, Location, absolute, location
+from raybio.core.verification import first_damage
 from raybio.store.bucket_cache import remove_copy
 from raybio.store.manifest import (
     DERIVED,
@@ -29,7 +30,6 @@ from raybio.store.manifest import (
     parse_manifest,
 )
 from raybio.store.remote_store import fetch_store
-from raybio.store.verification import Verification, file_state
 
 SPLITS = ("train", "dev", "test")
 """Names of the splits of a labeled corpus."""
@@ -110,22 +110,14 @@ class Store:
         Raises:
             StoreError: naming the first file that differs.
         """
-        verification = Verification(self.path, self.digest)
-        for name, facts in self.manifest["files"].items():
-            state = file_state(self.path / name)
-            if not again and verification.covers(name, state):
-                continue
-            digest = sha256_of(self.path / name, StoreError)
-            if digest != facts["sha256"]:
-                verification.remove(name)
-                raise DamagedStoreError(
-                    f"{self.path / name}: sha256 is {digest[:16]}…, the manifest says "
-                    f"{facts['sha256'][:16]}…: the file was damaged or changed after preparing. "
-                    f"{self._advice}"
-                )
-            # What is written while it is read has no state that the sha256 belongs to.
-            if file_state(self.path / name) == state:
-                verification.add(name, state)
+        sha256_by_name = {name: facts["sha256"] for name, facts in self.manifest["files"].items()}
+        damage = first_damage(self.path, sha256_by_name, self.digest, StoreError, again=again)
+        if damage is not None:
+            raise DamagedStoreError(
+                f"{self.path / damage.name}: sha256 is {damage.sha256[:16]}…, the manifest says "
+                f"{sha256_by_name[damage.name][:16]}…: the file was damaged or changed after "
+                f"preparing. {self._advice}"
+            )
 
     def map_all(self) -> None:
         """Map every file, so that this process reads this store also after it is replaced.

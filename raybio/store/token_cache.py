@@ -4,26 +4,28 @@ Tokenizing takes a core 2 to 5 µs a token, reading its ids a fiftieth of that. 
 with the cache and without it, so a process reads it where it is there, and tokenizes where it is
 not. One process of a machine makes it, next to training. It lies among the copies of
 ``bucket_cache.py``: its size is checked before it is written and counts for ``RAYBIO_CACHE_SIZE``,
-and where room is missing, one that nobody uses is removed.
+and where room is missing, one that nobody uses is removed. ``progress.json`` has the sha256 of what
+is written of both files. A machine compares it with them once a state of the files.
 
 Shape letters: N rows of the store, R some rows, T tokens of these rows, end to end.
 """
 
 import hashlib
-import json
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from raybio.core.errors import StorageError
-from raybio.core.files import replace_text
+from raybio.core.digest import json_digest
+from raybio.core.errors import RecordError, StorageError
+from raybio.core.records import is_count, read_record, write_record
+from raybio.core.verification import first_damage
 from raybio.ops.segments import take_segments
 from raybio.store.bucket_cache import cached_copy, held_copy, remove_copy
 from raybio.store.prefetch import request_slices
@@ -33,6 +35,8 @@ _log = logging.getLogger(__name__)
 TOKENS = "tokens.bin"
 POINTERS = "pointers.bin"
 PROGRESS = "progress.json"
+
+_KIND = "token cache"
 
 ROWS_PER_BLOCK = 1 << 16
 """Rows that are tokenized at once; what an interrupted process has written is not made again."""
@@ -58,6 +62,20 @@ class _Cached(NamedTuple):
 
     token_T: np.ndarray
     indptr_N1: np.ndarray
+
+
+class _Written(NamedTuple):
+    """What is written of a cache.
+
+    Attributes:
+        num_rows: rows.
+        num_tokens: tokens of these rows.
+        hash_by_name: of each file, the running hash of hashlib.
+    """
+
+    num_rows: int
+    num_tokens: int
+    hash_by_name: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -127,9 +145,11 @@ class CachedTokens:
     def _open(self, folder: Path) -> _Cached | None:
         """Return the content of a cache; None if it is not what ``make`` writes."""
         try:
+            if not _is_whole(folder):
+                return None
             indptr_N1 = _map(folder / POINTERS, np.dtype(np.int64))
             token_T = _map(folder / TOKENS, self._dtype)
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecordError, StorageError):
             return None
         if len(indptr_N1) != self.num_rows + 1 or indptr_N1[-1] != len(token_T):
             return None
@@ -153,24 +173,37 @@ class CachedTokens:
     def _write(self, folder: Path) -> None:
         """Write the files, from where an interrupted call stopped."""
         itemsize = self._dtype.itemsize
-        num_done, num_tokens = _progress(folder, itemsize)
+        written = _written(folder, itemsize)
+        num_tokens = written.num_tokens
         with (folder / TOKENS).open("ab") as tokens, (folder / POINTERS).open("ab") as pointers:
             # What was written after the last record of progress.
             tokens.truncate(num_tokens * itemsize)
-            pointers.truncate(8 * (num_done + 1) if num_done else 0)
-            if not num_done:
-                pointers.write(np.zeros(1, np.int64).data)
-            for first in range(num_done, self.num_rows, ROWS_PER_BLOCK):
-                end = min(first + ROWS_PER_BLOCK, self.num_rows)
-                token_T, indptr_R1 = self.tokenize(self.read(np.arange(first, end)))
-                tokens.write(token_T.data)
-                pointers.write((num_tokens + indptr_R1[1:].astype(np.int64)).data)
-                num_tokens += len(token_T)
-                for file in (tokens, pointers):
+            pointers.truncate(8 * (written.num_rows + 1) if written.num_rows else 0)
+
+            def write(token_T: np.ndarray, pointer_R: np.ndarray, num_rows: int) -> None:
+                for file, name, array in (
+                    (tokens, TOKENS, token_T),
+                    (pointers, POINTERS, pointer_R),
+                ):
+                    file.write(array.data)
+                    written.hash_by_name[name].update(array.data)
                     file.flush()
                     os.fsync(file.fileno())
-                progress = {"rows": end, "tokens": num_tokens}
-                replace_text(folder / PROGRESS, json.dumps(progress))
+                progress = {
+                    "rows": num_rows,
+                    "tokens": num_tokens,
+                    "sha256": _digests(written.hash_by_name),
+                }
+                write_record(folder / PROGRESS, _KIND, progress)
+
+            if not written.num_rows:
+                write(np.empty(0, self._dtype), np.zeros(1, np.int64), 0)
+            for first in range(written.num_rows, self.num_rows, ROWS_PER_BLOCK):
+                end = min(first + ROWS_PER_BLOCK, self.num_rows)
+                token_T, indptr_R1 = self.tokenize(self.read(np.arange(first, end)))
+                pointer_R = num_tokens + indptr_R1[1:].astype(np.int64)
+                num_tokens += len(token_T)
+                write(token_T, pointer_R, end)
 
 
 def preparation(readers: Sequence[CachedTokens]) -> Callable[[], None] | None:
@@ -200,14 +233,50 @@ def _map(path: Path, dtype: np.dtype) -> np.ndarray:
     return np.asarray(np.memmap(path, dtype=dtype, mode="r"))
 
 
-def _progress(folder: Path, itemsize: int) -> tuple[int, int]:
-    """Return the rows and tokens that an interrupted call has written, 0 if they are not there."""
+def _is_whole(folder: Path) -> bool:
+    """Return whether both files are those that were written.
+
+    Raises:
+        OSError, RecordError, StorageError: if a file cannot be read or the record is damaged.
+    """
+    sha256_by_name = (read_record(folder / PROGRESS, _KIND) or {}).get("sha256")
+    if not isinstance(sha256_by_name, dict) or sha256_by_name.keys() != {TOKENS, POINTERS}:
+        return False
+    digest = json_digest(sha256_by_name)
+    return first_damage(folder.resolve(), sha256_by_name, digest, StorageError) is None
+
+
+def _written(folder: Path, itemsize: int) -> _Written:
+    """Return what an interrupted call has written; nothing if it is damaged, with a warning."""
+    nothing = _Written(0, 0, {TOKENS: hashlib.sha256(), POINTERS: hashlib.sha256()})
     try:
-        progress = json.loads((folder / PROGRESS).read_bytes())
-        num_rows = int(progress["rows"])
-        num_tokens = int(progress["tokens"])
-        has_tokens = (folder / TOKENS).stat().st_size >= num_tokens * itemsize
-        has_pointers = (folder / POINTERS).stat().st_size >= 8 * (num_rows + 1)
-    except (OSError, ValueError, KeyError, TypeError):
-        return 0, 0
-    return (num_rows, num_tokens) if has_tokens and has_pointers else (0, 0)
+        progress = read_record(folder / PROGRESS, _KIND)
+        if progress is None:
+            return nothing
+        num_rows = progress.get("rows")
+        num_tokens = progress.get("tokens")
+        if is_count(num_rows) and is_count(num_tokens):
+            hash_by_name = {
+                TOKENS: _hash_of_start(folder / TOKENS, num_tokens * itemsize),
+                POINTERS: _hash_of_start(folder / POINTERS, 8 * (num_rows + 1)),
+            }
+            if _digests(hash_by_name) == progress.get("sha256"):
+                return _Written(num_rows, num_tokens, hash_by_name) if num_rows else nothing
+    except (OSError, RecordError):
+        pass  # as any other damage
+    _log.warning("%s: is damaged; its texts are tokenized again from the first one", folder)
+    return nothing
+
+
+def _digests(hash_by_name: Mapping[str, Any]) -> dict[str, str]:
+    return {name: running.hexdigest() for name, running in hash_by_name.items()}
+
+
+def _hash_of_start(path: Path, num_bytes: int) -> Any:
+    """Return the hash, of hashlib, of the first bytes of a file; of all if it has fewer."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(min(num_bytes, 1 << 20)):
+            digest.update(block)
+            num_bytes -= len(block)
+    return digest

@@ -10,8 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from raybio.core.errors import ConfigError
+from raybio.core.records import record_text, write_record
+from raybio.encoders.checkpoints import check_source
 from raybio.encoders.config import TextEncoderConfig
 from raybio.encoders.export import export_text_encoder
+from raybio.encoders.export_files import EXPORT_FILES, check_export_files
 from raybio.encoders.text import TextEncoder, build_text_encoder
 from raybio.methods.mtb_mccl.config import RelationEncoderConfig
 from raybio.methods.mtb_mccl.encoder import build_relation_encoder
@@ -24,6 +28,7 @@ from raybio.methods.sppt.proteins.encoder import build_protein_encoder
 from raybio.methods.sppt.proteins.export import export_encoder
 from tests.encoders.tiny_text import COUNT_BY_WORD, save_tiny
 from tests.methods.relation_graphs.test_word import characters
+from tests.whole_runs import flip_a_byte
 
 SIZES = {"num_layers": 1, "width": 16, "num_heads": 2, "ffn_width": 32}
 
@@ -104,6 +109,49 @@ def test_all_files_of_an_export_have_the_mode_that_the_umask_gives(
     assert {
         name: oct(mode) for name, (mode, whole) in modes.items() if mode != whole & ~umask
     } == {}
+
+
+@pytest.mark.parametrize("kind", ["protein mean", "text mean", "words of characters"])
+def test_damaged_or_missing_weights_of_an_export_are_refused(kind: str, tmp_path: Path) -> None:
+    export = tmp_path / "export"
+    EXPORTS[kind](export)
+    check_source(str(export), "main")
+    for path in sorted(export.glob("*.safetensors")):
+        content = path.read_bytes()
+        flip_a_byte(path)
+        for _ in range(2):
+            with pytest.raises(ConfigError, match=f"{path.name}: sha256 is .* damaged or changed"):
+                check_source(str(export), "main")
+        path.unlink()
+        with pytest.raises(ConfigError, match=f"{path.name}: there is no such file"):
+            check_source(str(export), "main")
+        path.write_bytes(content)
+        check_source(str(export), "main")
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["{", "[]", '{"format": "export files", "version": 99}', '{"a": NaN}']
+    + [record_text("export files", each) for each in ({}, {"sha256": [1]}, {"sha256": {"a": 1}})],
+)
+def test_damaged_digests_of_an_export_are_refused_and_without_any_it_is_read(
+    content: str, tmp_path: Path
+) -> None:
+    export = tmp_path / "export"
+    (export / "a").mkdir(parents=True)
+    check_export_files(export)
+    (export / EXPORT_FILES).write_text(content)
+    with pytest.raises(ConfigError, match=EXPORT_FILES):
+        check_export_files(export)
+
+
+def test_digests_of_files_outside_of_an_export_are_not_compared(tmp_path: Path) -> None:
+    (tmp_path / "secret.safetensors").write_text("secret")
+    (tmp_path / "export").mkdir()
+    name = "../secret.safetensors"
+    write_record(tmp_path / "export" / EXPORT_FILES, "export files", {"sha256": {name: "0"}})
+    with pytest.raises(ConfigError, match="there is no such file"):
+        check_export_files(tmp_path / "export")
 
 
 @pytest.mark.parametrize("kind", [kind for kind in EXPORTS if kind != "words of characters"])

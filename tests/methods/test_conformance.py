@@ -15,12 +15,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import raybio
 from raybio.core.config import BaseConfig, fields, value_at
 from raybio.core.digest import weights_digest
 from raybio.core.errors import ConfigError
 from raybio.core.final_report import FinalReport, SplitScores
 from raybio.core.interfaces import Collective, System
 from raybio.core.search_space_file import load_search_space
+from raybio.encoders.checkpoints import check_source
 from raybio.evaluation.evaluator import Evaluator
 from raybio.ops.embedding_geometry import EFFECTIVE_RANK, MEAN_COSINE
 from raybio.runtime.compare.table import ResultTable
@@ -190,6 +192,29 @@ def test_an_evaluation_and_an_export_leave_the_training_alone(
     system.evaluate(system.model, SingleProcess())
     system.export(tmp_path / "export", {})
     assert all(torch.equal(weight, before[key]) for key, weight in system.model.named_parameters())
+
+
+def test_an_export_whose_weights_are_damaged_is_refused(
+    name: str, store: Store, tmp_path: Path
+) -> None:
+    system = METHODS[name].build(tiny_config(name), store.path)
+    export = tmp_path / "export"
+    system.export(export, {})
+    weights = sorted(export.rglob("*.safetensors"))
+    assert weights
+    check_source(str(export), "main")
+    for path in weights:
+        content = path.read_bytes()
+        flip_a_byte(path)
+        model = raybio.load(export)
+        for read in (model.load_weights, lambda: check_source(str(export), "main")):
+            with pytest.raises(ConfigError, match=f"{path.name}: sha256 is .* damaged or changed"):
+                read()
+        path.unlink()
+        with pytest.raises(ConfigError, match=f"{path.name}: there is no such file"):
+            check_source(str(export), "main")
+        path.write_bytes(content)
+    raybio.load(export).load_weights()
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from raybio.core.config import override_all
 from raybio.core.digest import weights_digest
 from raybio.core.errors import CheckpointError
 from raybio.core.interfaces import Collective, Encoder, System
+from raybio.encoders.export_files import EXPORT_FILES
 from raybio.methods.relation_graphs.encoders.word_model import WordModel
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.store.store import Store, open_store
@@ -203,6 +204,7 @@ def test_a_source_that_has_changed_is_refused_when_a_run_resumes(
     shutil.copytree(config.encoder.source, source)
     config = override_all(config, {"encoder.source": str(source)})
     walk(name, config, store, tmp_path / "run", stop_after=3)
+    (source / EXPORT_FILES).unlink()
     weights = load_file(source / "model.safetensors")
     next(iter(weights.values()))[0] += 1
     save_file(weights, source / "model.safetensors", metadata={"format": "pt"})

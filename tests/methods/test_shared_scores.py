@@ -17,6 +17,7 @@ from raybio.core.errors import ConfigError
 from raybio.core.final_report import FinalReport
 from raybio.core.interfaces import System
 from raybio.core.shared_scores import Identity, SharedScores
+from raybio.encoders.export_files import EXPORT_FILES
 from raybio.evaluation.evaluator import Evaluator
 from raybio.methods import METHODS
 from raybio.runtime.run import shared_scores as module
@@ -228,6 +229,7 @@ def test_a_source_that_changes_in_place_gives_another_file(
     settings = json.loads((source / "config.json").read_text())
     (source / "config.json").write_text(json.dumps(settings | {"layer_norm_eps": 0.5}))
     with_epsilon = file()
+    (source / EXPORT_FILES).unlink()
     weights = load_file(source / "model.safetensors")
     largest = max(weights, key=lambda key: weights[key].numel())
     weights[largest].view(-1)[0] += 1e-3

@@ -1,15 +1,20 @@
+import json
 import multiprocessing
 import os
 import pickle
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from raybio.core import records, verification
 from raybio.core.cache import cache_folder
-from raybio.core.errors import StorageError
+from raybio.core.digest import json_digest
+from raybio.core.errors import RaybioError, StorageError
 from raybio.encoders.tokenization import TokenizerSource
 from raybio.encoders.word_tokenizer import build_word_tokenizer
 from raybio.store import prefetch, token_cache
@@ -123,27 +128,115 @@ def test_each_length_store_and_tokenizer_has_a_cache_of_its_own() -> None:
         assert other._name != short._name
 
 
-def test_an_interrupted_writing_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = Texts()
-    tokens = tokens_of(texts)
-    replace_text = token_cache.replace_text
-
-    def die_in_the_third_block(path: Path, text: str) -> None:
-        if '"rows": 192' in text:
+def make_and_die_in_the_third_block(tokens: CachedTokens) -> None:
+    def write_record(path: Path, kind: str, content: Mapping[str, Any]) -> None:
+        if content["rows"] == 192:
             # The block's tokens are in the file, and no progress says so.
             raise KeyboardInterrupt
-        replace_text(path, text)
+        records.write_record(path, kind, content)
 
-    monkeypatch.setattr(token_cache, "replace_text", die_in_the_third_block)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(token_cache, "write_record", write_record)
         tokens.make()
+
+
+def test_an_interrupted_writing_goes_on_where_it_stopped() -> None:
+    texts = Texts()
+    tokens = tokens_of(texts)
+    make_and_die_in_the_third_block(tokens)
     assert_tokenized_now(tokens, np.arange(NUM_ROWS))
-    monkeypatch.setattr(token_cache, "replace_text", replace_text)
     texts.num_read = 0
     tokens.make()
     num_samples = min(token_cache.NUM_SAMPLES, NUM_ROWS)
     assert texts.num_read == num_samples + NUM_ROWS - 128
     assert_tokenized_now(tokens, np.arange(NUM_ROWS))
+
+
+def flip_a_byte(path: Path, position: int) -> None:
+    """In place: size and inode stay."""
+    with path.open("r+b") as file:
+        file.seek(position)
+        (byte,) = file.read(1)
+        file.seek(position)
+        file.write(bytes([byte ^ 1]))
+
+
+PROGRESS = {"rows": 128, "tokens": 500, "sha256": {}}
+DAMAGED_PROGRESS = [
+    "{",
+    "[]",
+    '{"rows": 1e999, "tokens": 1}',
+    '{"rows": -64, "tokens": 0}',
+    '{"rows": 64, "tokens": -2}',
+    *(
+        json.dumps(record | {"checksum": json_digest(record)})
+        for change in ({}, {"rows": -64}, {"tokens": -2}, {"rows": 1.5}, {"rows": None})
+        for record in [records.to_record("token cache", PROGRESS | change)]
+    ),
+]
+
+
+@pytest.mark.parametrize("progress", [*DAMAGED_PROGRESS, "tokens.bin", "pointers.bin"])
+def test_what_is_damaged_of_an_interrupted_writing_is_made_again(
+    progress: str, cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    texts = Texts()
+    tokens = tokens_of(texts)
+    make_and_die_in_the_third_block(tokens)
+    (folder,) = cache.glob(".tokens-*.partial")
+    if progress.endswith(".bin"):
+        flip_a_byte(folder / progress, 17)
+    else:
+        (folder / "progress.json").write_text(progress)
+    texts.num_read = 0
+    tokens.make()
+    assert "is damaged; its texts are tokenized again" in caplog.text
+    assert texts.num_read == min(token_cache.NUM_SAMPLES, NUM_ROWS) + NUM_ROWS
+    assert_tokenized_now(tokens, np.arange(NUM_ROWS))
+    assert tokens._name in token_cache._OPENED
+
+
+@pytest.mark.parametrize("name", ["tokens.bin", "pointers.bin", "progress.json"])
+def test_one_flipped_byte_of_a_cache_is_found_wherever_it_is(
+    name: str, cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tokens = tokens_of(Texts())
+    tokens.make()
+    (folder,) = cache.glob("tokens-*")
+    _, indptr_N1 = tokens.tokenize(tokens.read(np.arange(NUM_ROWS)))
+    # Of a row that is not among those that each process tokenizes.
+    row = 5
+    assert row not in token_cache._spread(NUM_ROWS, token_cache.NUM_CHECKED)
+    position = {"tokens.bin": 2 * int(indptr_N1[row]), "pointers.bin": 8 * row}.get(name, 30)
+    flip_a_byte(folder / name, position)
+    assert_tokenized_now(tokens, np.arange(NUM_ROWS))
+    assert "is damaged and was removed" in caplog.text
+    assert not folder.exists()
+
+
+def test_a_cache_is_read_as_a_whole_once_a_machine_and_state_of_its_files(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    sha256_of = verification.sha256_of
+
+    def counted(path: Path, error: type[RaybioError]) -> str:
+        read.append(path.name)
+        return sha256_of(path, error)
+
+    monkeypatch.setattr(verification, "sha256_of", counted)
+    tokens = tokens_of(Texts())
+    tokens.make()
+    for _ in range(2):  # processes
+        token_cache._OPENED.clear()
+        tokens(np.arange(3))
+    assert sorted(read) == ["pointers.bin", "tokens.bin"]
+    (folder,) = cache.glob("tokens-*")
+    now = (folder / "tokens.bin").stat().st_mtime_ns + 10**9
+    os.utime(folder / "tokens.bin", ns=(now, now))
+    token_cache._OPENED.clear()
+    tokens(np.arange(3))
+    assert sorted(read) == ["pointers.bin", "tokens.bin", "tokens.bin"]
 
 
 @pytest.mark.parametrize("damage", ["truncated", "other tokens", "without pointers"])

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from raybio.core import verification
 from raybio.core.cache import cache_folder
 from raybio.core.errors import RaybioError, StoreError
 from raybio.core.records import read_record, write_record
-from raybio.store import store as store_module
 from raybio.store.store import Store, open_store
 from tests.store.test_store import parts, write_store
 
@@ -18,7 +18,7 @@ from tests.store.test_store import parts, write_store
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("RAYBIO_CACHE", str(tmp_path / "cache"))
-    return cache_folder() / "verified_stores"
+    return cache_folder() / "verified_files"
 
 
 @pytest.fixture
@@ -30,13 +30,13 @@ def store(tmp_path: Path, cache: Path) -> Store:
 def read_files(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], list[str]]:
     """Open a store as a start does, and return the names of the files that were read as a whole."""
     read: list[str] = []
-    really_read = store_module.sha256_of
+    really_read = verification.sha256_of
 
     def sha256_of(path: Path, error: type[RaybioError]) -> str:
         read.append(Path(path).name)
         return really_read(path, error)
 
-    monkeypatch.setattr(store_module, "sha256_of", sha256_of)
+    monkeypatch.setattr(verification, "sha256_of", sha256_of)
 
     def start(path: Path) -> list[str]:
         read.clear()
@@ -63,7 +63,7 @@ def advance_time(path: Path) -> None:
 def forget_change(cache: Path, changed: Path) -> None:
     """Let the record hold the state of a file as it is now: the disk has changed it unseen."""
     (path,) = cache.iterdir()
-    record = read_record(path, "verified store")
+    record = read_record(path, "verified files")
     status = changed.stat()
     record["files"][changed.name] = [
         status.st_size,
@@ -72,7 +72,7 @@ def forget_change(cache: Path, changed: Path) -> None:
         status.st_ino,
         status.st_dev,
     ]
-    write_record(path, "verified store", record)
+    write_record(path, "verified files", record)
 
 
 def test_a_start_reads_only_files_that_have_changed_since_they_were_verified(store, read_files):
@@ -142,7 +142,7 @@ def test_damage_that_leaves_no_trace_is_found_by_reading_everything_and_by_later
         open_store(store.path, verify=True)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": "verified store", "version": 99}'])
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": "verified files", "version": 99}'])
 def test_a_record_that_cannot_be_read_counts_as_none(store, cache, read_files, content):
     names = list(store.manifest["files"])
     read_files(store.path)

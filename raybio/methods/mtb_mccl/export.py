@@ -12,9 +12,9 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
-from raybio.core.files import atomic_folder
 from raybio.core.records import write_record
 from raybio.encoders.export import export_text_encoder
+from raybio.encoders.export_files import export_folder
 from raybio.encoders.model_card import predict_usage
 from raybio.methods.mtb_mccl.encoder import PARTS, RelationEncoder
 
@@ -110,7 +110,7 @@ def export_relation_encoder(
         for name, weight in encoder.state_dict().items()
         if not name.startswith("text.")
     }
-    with atomic_folder(Path(directory)) as folder:
+    with export_folder(Path(directory)) as folder:
         export_text_encoder(encoder.text, folder, card=card)
         _save(weights, folder / PARTS)
         write_record(folder / SETTINGS, "export settings", settings)

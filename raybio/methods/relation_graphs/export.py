@@ -6,9 +6,9 @@ from typing import Any
 
 from safetensors.torch import save_file
 
-from raybio.core.files import atomic_folder
 from raybio.core.records import write_record
 from raybio.encoders.export import export_text_encoder
+from raybio.encoders.export_files import export_folder
 from raybio.encoders.model_card import model_card, predict_usage
 from raybio.encoders.text import TextEncoder
 from raybio.methods.relation_graphs.classifiers.reference_words import ReferenceWords
@@ -53,7 +53,7 @@ def export_word_encoder(
     """
     if reference is not None:
         card = {"Predict": f"{reference.description}\n\n{predict_usage(_EXAMPLES)}", **card}
-    with atomic_folder(Path(directory)) as folder:
+    with export_folder(Path(directory)) as folder:
         if isinstance(encoder.body, TextEncoder):
             export_text_encoder(encoder.body, folder, card=card)
         else:

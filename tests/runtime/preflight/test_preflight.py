@@ -22,7 +22,8 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from raybio.cli.preflight import app
-from raybio.core.errors import ClusterError, ConfigError
+from raybio.core.errors import ClusterError, ConfigError, StoreError
+from raybio.core.verification import Verification, file_state
 from raybio.runtime.cluster.connection import local_cpus
 from raybio.runtime.preflight import this_machine
 from raybio.runtime.preflight.finding import (
@@ -38,7 +39,6 @@ from raybio.runtime.preflight.preflight import Intent, preflight
 from raybio.runtime.run.options import RunOptions
 from raybio.runtime.run.spec import Compute
 from raybio.store.store import Store, open_store
-from raybio.store.verification import Verification, file_state
 from tests.cli.test_refusals import damaged_store, request_one
 from tests.paths import ROOT
 from tests.runtime.ray_nodes import free_port
@@ -357,7 +357,7 @@ def test_all_faults_are_reported_at_once(home: Path, tmp_path: Path, request_one
     store, name = damaged_store(request_one, tmp_path)  # type: ignore[arg-type]
     # A start would not read a file that counts as verified; preflight does.
     verification = Verification(store.resolve(), open_store(store).digest)
-    verification.add(name, file_state(store / name))
+    verification.add(name, file_state(store / name, StoreError))
     (tmp_path / "empty").mkdir()
     wrong = intent(
         tmp_path,

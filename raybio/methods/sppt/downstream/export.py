@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, Self, get_args
 from safetensors.torch import save_file
 
 from raybio.core.errors import ConfigError
-from raybio.core.files import atomic_folder
 from raybio.core.records import export_record, write_record
 from raybio.encoders.export import export_text_encoder
+from raybio.encoders.export_files import export_folder
 from raybio.encoders.model_card import predict_usage
 from raybio.encoders.text import TextEncoder
 from raybio.methods.sppt.downstream.config import THRESHOLD, HeadKind, Labels
@@ -111,7 +111,7 @@ def export_task_model(
     """
     usage = predict_usage(_EXAMPLES[head.on_texts])
     card = {"Predict": f"{head.description}\n\n{usage}", **card}
-    with atomic_folder(Path(directory)) as folder:
+    with export_folder(Path(directory)) as folder:
         if isinstance(model.encoder, ProteinEncoder):
             export_encoder(model.encoder, folder, card=card, max_tokens=head.max_length)
         else:

@@ -6,8 +6,8 @@ from typing import Any
 
 from transformers import PreTrainedModel, T5EncoderModel
 
-from raybio.core.files import atomic_folder
 from raybio.core.records import write_record
+from raybio.encoders.export_files import export_folder
 from raybio.encoders.lora import merged
 from raybio.encoders.model_card import model_card
 from raybio.encoders.sentence_folder import write_sentence_files
@@ -71,7 +71,7 @@ def export_encoder(
     length = encoder.max_tokens if max_tokens is None else min(max_tokens, encoder.max_tokens)
     tokenizer = build_tokenizer(encoder.vocabulary, max_tokens=length)
     settings = ProteinSettings(encoder.pooling, length)._asdict() | {"is_normalized": False}
-    with atomic_folder(Path(directory)) as folder:
+    with export_folder(Path(directory)) as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         text = _model_card(encoder, model, card, length)

@@ -1,0 +1,163 @@
+"""Records of verified files: a start does not read again what this machine has verified.
+
+A record lies in the cache and not in the folder of the files, which may be read-only or shared. It
+holds the digest of what the files should be and a state of each one, which changes whenever the
+file is written. Damage of the disk under an unchanged state is found only by reading:
+``Store.verify``.
+"""
+
+import hashlib
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from raybio.core.cache import VARIABLE, cache_folder
+from raybio.core.digest import sha256_of
+from raybio.core.errors import RaybioError, RecordError
+from raybio.core.records import read_record, write_record
+
+_log = logging.getLogger(__name__)
+
+FileState = list[int]
+"""Size, time of the last change of content and of anything (ns), inode and device of a file."""
+
+
+class Damage(NamedTuple):
+    """A file that is not what was written.
+
+    Attributes:
+        name: its name in its folder.
+        sha256: its digest now, in hex.
+    """
+
+    name: str
+    sha256: str
+
+
+def first_damage(
+    folder: Path,
+    sha256_by_name: Mapping[str, str],
+    digest: str,
+    error: type[RaybioError],
+    *,
+    again: bool = False,
+) -> Damage | None:
+    """Return the first file that is not what was written; None if all are.
+
+    Args:
+        folder: absolute path of the folder of the files.
+        sha256_by_name: name of a file -> its digest when it was written, in hex.
+        digest: changes with ``sha256_by_name``.
+        error: the error to raise if a file cannot be read.
+        again: also read files that this machine has verified and that have not changed since.
+
+    Raises:
+        RaybioError: ``error``.
+    """
+    verification = Verification(folder, digest)
+    for name, wanted in sha256_by_name.items():
+        path = folder / name
+        state = file_state(path, error)
+        if not again and verification.covers(name, state):
+            continue
+        sha256 = sha256_of(path, error)
+        if sha256 != wanted:
+            verification.remove(name)
+            return Damage(name, sha256)
+        # What is written while it is read has no state that the sha256 belongs to.
+        if file_state(path, error) == state:
+            verification.add(name, state)
+    return None
+
+
+def file_state(path: Path, error: type[RaybioError]) -> FileState:
+    """Return the state of a file.
+
+    Args:
+        path: the file.
+        error: the error to raise if it cannot be read.
+
+    Raises:
+        RaybioError: ``error``.
+    """
+    try:
+        status = path.stat()
+    except OSError as problem:
+        raise error(f"{path}: cannot be read ({problem.strerror}).") from None
+    return [
+        status.st_size,
+        status.st_mtime_ns,
+        # No program can set it: it also differs where a file's old time of change was restored.
+        status.st_ctime_ns,
+        status.st_ino,
+        status.st_dev,
+    ]
+
+
+class Verification:
+    """The record of a folder: which of its files are verified, in which state.
+
+    Attributes:
+        path: file of the record. Folders at different paths have different ones.
+    """
+
+    def __init__(self, folder: Path, digest: str) -> None:
+        """Read the record of a folder; that of earlier files at the same path counts as none.
+
+        Args:
+            folder: absolute path of the folder.
+            digest: changes with what the files should be.
+        """
+        name = f"{folder.name}-{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}.json"
+        self.path = cache_folder() / "verified_files" / name
+        self._folder = folder
+        self._digest = digest
+        self._state_by_name = self._read()
+        self._is_writable = True
+
+    def covers(self, name: str, state: FileState) -> bool:
+        """Return whether a file was verified in this state."""
+        return self._state_by_name.get(name) == state
+
+    def add(self, name: str, state: FileState) -> None:
+        """Record that a file is verified."""
+        self._state_by_name[name] = state
+        self._write()
+
+    def remove(self, name: str) -> None:
+        """Record that a file is not verified."""
+        if self._state_by_name.pop(name, None) is not None:
+            self._write()
+
+    def _read(self) -> dict[str, FileState]:
+        try:
+            content = read_record(self.path, "verified files") or {}
+        except (RecordError, OSError):
+            # Then everything is read, and the record is written again.
+            return {}
+        if content.get("folder") != str(self._folder) or content.get("digest") != self._digest:
+            return {}
+        return dict(content.get("files", {}))
+
+    def _write(self) -> None:
+        if not self._is_writable:
+            return
+        content = {
+            "folder": str(self._folder),
+            "digest": self._digest,
+            "files": self._state_by_name,
+        }
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_record(self.path, "verified files", content)
+        except OSError as error:
+            self._is_writable = False
+            _log.warning(
+                "%s: cannot be written (%s), so every start reads all of %s; set %s to a folder "
+                "that can be written",
+                self.path,
+                error.strerror or error,
+                self._folder,
+                VARIABLE,
+            )
