@@ -385,6 +385,49 @@ def test_a_run_that_nobody_accepted_is_stopped_and_kept(
     assert (folder.path / "mine.txt").exists()
 
 
+def test_a_damaged_outcome_hides_no_error_and_leaves_no_tracked_run_open(
+    request_one: RunSpec, tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def starting(*_: object, **__: object) -> Iterator[None]:
+        request_one.folder.outcome.write_text("{torn")
+        raise LongRunError("takes months")
+        yield
+
+    shutil.copy(empty_database, tmp_path)
+    monkeypatch.setattr(runtime_train, "connected", starting)
+    with pytest.raises(LongRunError, match="takes months"):
+        train(replace(request_one, compute=replace(request_one.compute, device="cpu")))
+    assert tracked_status(request_one.folder) == "KILLED"
+
+
+def test_a_complete_run_whose_result_cannot_be_written_is_tracked_to_its_end(
+    request_one: RunSpec, tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = request_one.folder
+
+    @contextmanager
+    def starting(*_: object, **__: object) -> Iterator[None]:
+        write_record(folder.outcome, "outcome", {"status": "finished", "step": 3})
+        # A file cannot take its place, as on a full disk.
+        folder.result.mkdir()
+        os.kill(os.getpid(), signal.SIGINT)  # nothing is trained any more
+        yield
+
+    shutil.copy(empty_database, tmp_path)
+    monkeypatch.setattr(runtime_train, "connected", starting)
+    with pytest.raises(OSError, match=folder.result.name):
+        train(replace(request_one, compute=replace(request_one.compute, device="cpu")))
+    assert tracked_status(folder) == "FINISHED"
+
+
+def tracked_status(folder: RunFolder) -> str:
+    from mlflow import MlflowClient
+
+    tracking = read_record(folder.tracking, "tracking")
+    return MlflowClient(tracking["uri"]).get_run(tracking["run_id"]).info.status
+
+
 def test_a_metric_that_has_become_undefined_has_no_newest_value(request_one: RunSpec) -> None:
     folder = RunFolder(request_one.runs, request_one.name)
     folder.make()
