@@ -390,8 +390,9 @@ class RunFolder:
         )
         for path in (self.plots, self.ray, self.checkpoints):
             shutil.rmtree(path, ignore_errors=True)
+        # ``run.json`` stays until the new run replaces it: a start that is killed before that has
+        # left another run's files, and the next one begins anew.
         files = (
-            self.identity,
             self.launch,
             self.metrics,
             *self.path.glob("notices*.jsonl"),
