@@ -50,6 +50,7 @@ from raybio.store.store import Store
 from raybio.training.loop import changeable_settings
 from raybio.training.settings import TrainingConfig
 from tests.runtime_fixtures import fill
+from tests.training.small_checkpoints import new_state, open_store
 
 
 @pytest.fixture
@@ -475,6 +476,38 @@ def test_a_resume_by_other_versions_is_reported_and_refused_by_strict(
         begin(is_strict=True)
     (remark,) = begin()
     assert f"torch: 9.0 -> {recorded['torch']}" in remark
+
+
+def test_versions_of_a_start_that_saved_no_checkpoint_are_forgotten(
+    request_one: RunSpec, tiny_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = replace(request_one, precision="fp32", tracking="sqlite:///none.db")
+    folder = spec.folder
+    own = open_run.arithmetic_versions()
+    others = own | {"torch": "9.0"}
+
+    def begin(versions: dict[str, str], **changes: object) -> list[str]:
+        monkeypatch.setattr(open_run, "arithmetic_versions", lambda: versions)
+        with ExitStack() as held:
+            return OpenRun.open(replace(spec, **changes), held).begin(Compute())[1]
+
+    def save(step: int) -> None:
+        """Save a checkpoint as a worker of the last start."""
+        checkpoints = open_store(folder.checkpoints, run=folder.records())
+        checkpoints.save(new_state(), step)
+        checkpoints.close()
+
+    assert begin(own) == []
+    save(1)
+    change = f"torch: {own['torch']} -> 9.0"
+    for _ in range(2):
+        (remark,) = begin(others)  # and it is killed at once
+        assert change in remark
+    assert begin(own, is_strict=True) == []
+    begin(others)
+    save(2)
+    with pytest.raises(CheckpointError, match="resumed by others without --strict"):
+        begin(own, is_strict=True)
 
 
 def test_a_full_disk_is_reported_where_no_record_of_it_can_be_written(

@@ -111,8 +111,9 @@ class OpenRun:
             compute: what the next start repeats.
 
         Returns:
-            The name of the start, and remarks: on other versions than those of the last start, on
-            an earlier start of which nothing is left, and on each kind of input that is cut.
+            The name of the start, and remarks: on other versions than those of the newest
+            checkpoint, on an earlier start of which nothing is left, and on each kind of input that
+            is cut.
 
         Raises:
             CheckpointError: if versions are others and the run is strict; nothing is written.
@@ -151,7 +152,7 @@ class OpenRun:
     def _versions(self) -> tuple[dict[str, str], list[str]]:
         """Return the versions that the run has used with this start, and a remark on new ones.
 
-        What was used before the first checkpoint is forgotten: nothing is left of it.
+        What was used after the newest checkpoint is forgotten: nothing is left of it.
 
         Raises:
             CheckpointError: if the run is strict, and others have ever been used.
@@ -159,7 +160,7 @@ class OpenRun:
         versions = arithmetic_versions()
         if not committed_in(self.folder.checkpoints):
             return versions, []
-        used = self.folder.read_launch().get("versions", {})
+        used = self.folder.trained_versions
         changes = changed_values(used, versions)
         if changes and self.spec.is_strict:
             advice = "Restore them, or leave out --strict"
@@ -176,7 +177,7 @@ class OpenRun:
         remarks = []
         if changes:
             remarks = [
-                f"warning: other versions than at the last start of {self.folder.path}: "
+                f"warning: other versions than at the newest checkpoint of {self.folder.path}: "
                 f"{'; '.join(changes)}. The last bits of its results may be others"
             ]
         return used_values(used, versions), remarks
