@@ -50,6 +50,7 @@ from raybio.store.store import Store
 from raybio.training.loop import changeable_settings
 from raybio.training.settings import TrainingConfig
 from tests.runtime_fixtures import fill
+from tests.training.small_checkpoints import new_state, open_store
 
 
 @pytest.fixture
@@ -402,6 +403,49 @@ def test_a_run_that_nobody_accepted_is_stopped_and_kept(
     assert (folder.path / "mine.txt").exists()
 
 
+def test_a_damaged_outcome_hides_no_error_and_leaves_no_tracked_run_open(
+    request_one: RunSpec, tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def starting(*_: object, **__: object) -> Iterator[None]:
+        request_one.folder.outcome.write_text("{torn")
+        raise LongRunError("takes months")
+        yield
+
+    shutil.copy(empty_database, tmp_path)
+    monkeypatch.setattr(runtime_train, "connected", starting)
+    with pytest.raises(LongRunError, match="takes months"):
+        train(replace(request_one, compute=replace(request_one.compute, device="cpu")))
+    assert tracked_status(request_one.folder) == "KILLED"
+
+
+def test_a_complete_run_whose_result_cannot_be_written_is_tracked_to_its_end(
+    request_one: RunSpec, tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = request_one.folder
+
+    @contextmanager
+    def starting(*_: object, **__: object) -> Iterator[None]:
+        write_record(folder.outcome, "outcome", {"status": "finished", "step": 3})
+        # A file cannot take its place, as on a full disk.
+        folder.result.mkdir()
+        os.kill(os.getpid(), signal.SIGINT)  # nothing is trained any more
+        yield
+
+    shutil.copy(empty_database, tmp_path)
+    monkeypatch.setattr(runtime_train, "connected", starting)
+    with pytest.raises(OSError, match=folder.result.name):
+        train(replace(request_one, compute=replace(request_one.compute, device="cpu")))
+    assert tracked_status(folder) == "FINISHED"
+
+
+def tracked_status(folder: RunFolder) -> str:
+    from mlflow import MlflowClient
+
+    tracking = read_record(folder.tracking, "tracking")
+    return MlflowClient(tracking["uri"]).get_run(tracking["run_id"]).info.status
+
+
 def test_a_metric_that_has_become_undefined_has_no_newest_value(request_one: RunSpec) -> None:
     folder = RunFolder(request_one.runs, request_one.name)
     folder.make()
@@ -449,6 +493,38 @@ def test_a_resume_by_other_versions_is_reported_and_refused_by_strict(
         begin(is_strict=True)
     (remark,) = begin()
     assert f"torch: 9.0 -> {recorded['torch']}" in remark
+
+
+def test_versions_of_a_start_that_saved_no_checkpoint_are_forgotten(
+    request_one: RunSpec, tiny_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = replace(request_one, precision="fp32", tracking="sqlite:///none.db")
+    folder = spec.folder
+    own = open_run.arithmetic_versions()
+    others = own | {"torch": "9.0"}
+
+    def begin(versions: dict[str, str], **changes: object) -> list[str]:
+        monkeypatch.setattr(open_run, "arithmetic_versions", lambda: versions)
+        with ExitStack() as held:
+            return OpenRun.open(replace(spec, **changes), held).begin(Compute())[1]
+
+    def save(step: int) -> None:
+        """Save a checkpoint as a worker of the last start."""
+        checkpoints = open_store(folder.checkpoints, run=folder.records())
+        checkpoints.save(new_state(), step)
+        checkpoints.close()
+
+    assert begin(own) == []
+    save(1)
+    change = f"torch: {own['torch']} -> 9.0"
+    for _ in range(2):
+        (remark,) = begin(others)  # and it is killed at once
+        assert change in remark
+    assert begin(own, is_strict=True) == []
+    begin(others)
+    save(2)
+    with pytest.raises(CheckpointError, match="resumed by others without --strict"):
+        begin(own, is_strict=True)
 
 
 def test_a_full_disk_is_reported_where_no_record_of_it_can_be_written(

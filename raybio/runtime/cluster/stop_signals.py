@@ -73,4 +73,7 @@ class StopSignals:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         for file in self.stop_files:
-            file.unlink(missing_ok=True)
+            # On a disk that became read-only, the signal still ends the command. The next start
+            # removes the file.
+            with contextlib.suppress(OSError):
+                file.unlink(missing_ok=True)

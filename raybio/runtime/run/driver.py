@@ -124,8 +124,10 @@ def _run(run: OpenRun, compute: Compute, signals: StopSignals, start: str) -> Re
         status = "stopped"
         raise _interrupted(run, signals.caught) from None
     finally:
-        run.conclude(status)
-        run.settle(status, KILLED_SECONDS if status == "stopped" else FINISH_SECONDS)
+        try:
+            run.conclude(status)
+        finally:
+            run.settle(status, KILLED_SECONDS if status == "stopped" else FINISH_SECONDS)
     return run.result()
 
 

@@ -243,6 +243,28 @@ class RunFolder:
         saved = read_recomputable(self.tracking, "tracking") or {}
         return {"tracking": saved["uri"]} if "uri" in saved else {}
 
+    @property
+    def trained_versions(self) -> dict[str, Any]:
+        """``used_values`` of the versions that trained the newest checkpoint; empty if unknown.
+
+        ``launch.json`` also names those of a start that saved no checkpoint, of which nothing is
+        left; it counts if the checkpoint has no copy.
+
+        Raises:
+            CheckpointError: if the newest checkpoint has another format version.
+            RecordError: as ``read_launch``.
+        """
+        # Imported here: it imports torch, which takes seconds.
+        from raybio.training.checkpoint import newest_manifest
+
+        manifest = newest_manifest(self.checkpoints) or {}
+        copy = manifest.get("run", {}).get(self.launch.name)
+        if copy is None:
+            launch = self.read_launch()
+        else:
+            launch = from_record(copy, "launch", self.checkpoints)
+        return dict(launch.get("versions", {}))
+
     def records(self) -> dict[str, Any]:
         """Return the records of which the run's checkpoints keep a copy, by file name."""
         copies = {}
@@ -390,8 +412,9 @@ class RunFolder:
         )
         for path in (self.plots, self.ray, self.checkpoints):
             shutil.rmtree(path, ignore_errors=True)
+        # ``run.json`` stays until the new run replaces it: a start that is killed before that has
+        # left another run's files, and the next one begins anew.
         files = (
-            self.identity,
             self.launch,
             self.metrics,
             *self.path.glob("notices*.jsonl"),

@@ -5,7 +5,7 @@ import logging
 from dataclasses import replace
 from typing import Any, Self
 
-from raybio.core.errors import CheckpointError, first_line
+from raybio.core.errors import CheckpointError, RaybioError, first_line
 from raybio.core.final_report import FinalReport
 from raybio.core.location import absolute
 from raybio.core.records import read_recomputable, read_record, write_record
@@ -111,8 +111,9 @@ class OpenRun:
             compute: what the next start repeats.
 
         Returns:
-            The name of the start, and remarks: on other versions than those of the last start, on
-            an earlier start of which nothing is left, and on each kind of input that is cut.
+            The name of the start, and remarks: on other versions than those of the newest
+            checkpoint, on an earlier start of which nothing is left, and on each kind of input that
+            is cut.
 
         Raises:
             CheckpointError: if versions are others and the run is strict; nothing is written.
@@ -151,7 +152,7 @@ class OpenRun:
     def _versions(self) -> tuple[dict[str, str], list[str]]:
         """Return the versions that the run has used with this start, and a remark on new ones.
 
-        What was used before the first checkpoint is forgotten: nothing is left of it.
+        What was used after the newest checkpoint is forgotten: nothing is left of it.
 
         Raises:
             CheckpointError: if the run is strict, and others have ever been used.
@@ -159,7 +160,7 @@ class OpenRun:
         versions = arithmetic_versions()
         if not committed_in(self.folder.checkpoints):
             return versions, []
-        used = self.folder.read_launch().get("versions", {})
+        used = self.folder.trained_versions
         changes = changed_values(used, versions)
         if changes and self.spec.is_strict:
             advice = "Restore them, or leave out --strict"
@@ -176,7 +177,7 @@ class OpenRun:
         remarks = []
         if changes:
             remarks = [
-                f"warning: other versions than at the last start of {self.folder.path}: "
+                f"warning: other versions than at the newest checkpoint of {self.folder.path}: "
                 f"{'; '.join(changes)}. The last bits of its results may be others"
             ]
         return used_values(used, versions), remarks
@@ -208,13 +209,19 @@ class OpenRun:
         return replace(self.spec, store=absolute(self.spec.store), runs=self.folder.path.parent)
 
     def conclude(self, status: str) -> None:
-        """Write the result and the plots, and let the MLflow run end; do not wait for it."""
+        """Write the result and the plots, and let the MLflow run end; do not wait for it.
+
+        Raises:
+            OSError: if the result of a complete run cannot be written. Its MLflow run ends.
+        """
         if status == "failed" and self.spool is not None and self.spool.lease.is_taken_over():
             self.tracker.abandon()
-        self._write_result(status)
-        if status in COMPLETE:
-            self._plot()
-        self.tracker.end(MLFLOW_STATUS[status])
+        try:
+            self._write_result(status)
+            if status in COMPLETE:
+                self._plot()
+        finally:
+            self.tracker.end(MLFLOW_STATUS[status])
 
     def _plot(self) -> None:
         """Write the plots; a run without them is complete."""
@@ -231,6 +238,9 @@ class OpenRun:
         Args:
             status: as for ``conclude``, which comes first.
             seconds: patience, see ``Tracker.wait``.
+
+        Raises:
+            OSError: as ``conclude``.
         """
         is_complete = self.tracker.wait(seconds)
         # A tracking server that was away may have given the id only now.
@@ -262,14 +272,15 @@ class OpenRun:
         return has_stopped_improving(progress, schedule)
 
     def _write_result(self, status: str) -> None:
-        content = summarize(self.folder, self.spec.config, status, self.tracker.run_id)
-        newest = self.folder.newest_checkpoint
-        if self.spool is not None and newest is not None:
-            content["checkpoint"] = str(self.spool.bucket / "checkpoints" / newest.name)
         try:
+            content = summarize(self.folder, self.spec.config, status, self.tracker.run_id)
+            newest = self.folder.newest_checkpoint
+            if self.spool is not None and newest is not None:
+                content["checkpoint"] = str(self.spool.bucket / "checkpoints" / newest.name)
             write_record(self.folder.result, "result", content)
-        except OSError:
-            # The error that ended the run is reported, not that its result has no room either.
+        except (OSError, RaybioError):
+            # The error that ended the run is reported, not that its result has no room either, or
+            # that its records are damaged.
             if status in COMPLETE:
                 raise
 

@@ -252,7 +252,7 @@ class _RunTask:
             run.spec.name, max_steps, console, warned=warned, measures=measures
         )
         self.status: str | None = None
-        self.error: RaybioError | None = None
+        self.error: Exception | None = None
         self._follower = Follower(run.spec, resources)
         self._is_tracked = False
 
@@ -294,12 +294,23 @@ class _RunTask:
     def end(self, caught: list[int], error: BaseException | None) -> None:
         """Conclude the run, unless it is concluded already.
 
+        What goes wrong becomes ``error``: the other runs have to be concluded too.
+
         Args:
             caught: signals that came.
             error: the error that ended the task, if any.
         """
         if self.status is not None:
             return
+        try:
+            self._conclude(caught, error)
+        except Exception as failure:  # such as a damaged record, or a full disk
+            self.status = "failed"
+            self.error = failure
+            self.view.note(f"failed: {failure}")
+            self.run.conclude(self.status)
+
+    def _conclude(self, caught: list[int], error: BaseException | None) -> None:
         self.follow()
         self._track()
         self._follower.close()
@@ -324,9 +335,16 @@ class _RunTask:
         self.run.conclude(self.status)
 
     def settle(self, seconds: float) -> bool:
-        """Wait until MLflow has the concluded run; see ``OpenRun.settle``."""
+        """Wait until MLflow has the concluded run; see ``OpenRun.settle``.
+
+        What goes wrong becomes ``error``, as in ``end``.
+        """
         assert self.status is not None
-        return self.run.settle(self.status, seconds)
+        try:
+            return self.run.settle(self.status, seconds)
+        except Exception as failure:
+            self.error = self.error or failure
+            return False
 
     def _track(self) -> None:
         if not self._is_tracked:

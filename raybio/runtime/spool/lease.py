@@ -109,7 +109,7 @@ class Holder(NamedTuple):
             return None
         start = _start_of(self.pid)
         if start is not None:
-            return start == self.process_start
+            return None if self.process_start is None else start == self.process_start
         try:
             os.kill(self.pid, 0)  # sends nothing
         except PermissionError:

@@ -90,6 +90,9 @@ class _Relay:
         """
         if writer is not None and RunFolder(self._runs, run).is_newest_start(start):
             self._writers[run] = writer
+            # What it appends to its log belongs to the whole file, not to a torn new one.
+            for torn in (self._runs / run).rglob(_arriving("*")):
+                torn.unlink()
         paths = [self._runs / run / name for name in _TO_WORKERS]
         paths += sorted((self._runs / SHARED_SCORES).glob("*.json"))
         contents = {}
@@ -441,8 +444,13 @@ def _grows(path: Path) -> bool:
     return path.suffix == ".jsonl"
 
 
+def _arriving(name: str) -> str:
+    """Return the name of a file whose last chunks have not arrived yet."""
+    return f".{name}.arriving"
+
+
 def _apply(path: Path, change: Change) -> None:
-    arriving = path.with_name(f".{path.name}.arriving")
+    arriving = path.with_name(_arriving(path.name))
     if change.is_gone:
         path.unlink(missing_ok=True)
         return

@@ -99,7 +99,9 @@ class TrialCallback(Callback):
     def catch_up(self) -> None:
         """Send what MLflow has not received yet of trials that ended before this start."""
         for path in sorted((self.folder.path / "trials").glob(f"*/{ENDED}")):
-            content = read_record(path.with_name(TRIAL_RECORD), "trial") or {}
+            content = read_record(path.with_name(TRIAL_RECORD), "trial")
+            if content is None:
+                continue  # nothing describes the trial any more, and it has no log to send
             tracker = self._tracker(Trial(**content["trial"]))
             if tracker.is_pending:
                 tracker.start()

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from raybio.core.errors import InterruptedRunError
 from raybio.runtime.cluster.stop_signals import StopSignals
+from tests.runtime_fixtures import set_read_only
 
 pytestmark = pytest.mark.usefixtures("answered_hangup")
 
@@ -52,6 +54,23 @@ def test_a_closed_terminal_counts_once_and_not_under_nohup(tmp_path: Path) -> No
             assert signals.caught == []
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_a_stop_file_that_cannot_be_removed_hides_no_error(small_disk: Path) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with (
+            pytest.raises(InterruptedRunError, match="stopped at step 3"),
+            StopSignals(small_disk / "stop") as signals,
+        ):
+            signals.ray_has_started()
+            os.kill(os.getpid(), signal.SIGINT)
+            set_read_only(small_disk, is_read_only=True)
+            raise InterruptedRunError(signals.caught[0], "SIGINT: stopped at step 3")
+    finally:
+        set_read_only(small_disk, is_read_only=False)
+    assert signal.getsignal(signal.SIGINT) == before
+    assert (small_disk / "stop").exists()
 
 
 def test_the_exit_of_rays_own_handler_counts_as_its_signal_and_another_exit_is_none() -> None:

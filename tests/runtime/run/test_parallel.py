@@ -28,7 +28,7 @@ from raybio.core.errors import (
     StopFileError,
 )
 from raybio.core.location import BucketPath
-from raybio.core.records import read_record
+from raybio.core.records import read_record, write_record
 from raybio.methods import METHODS
 from raybio.runtime.cluster.resources import Node, Resources
 from raybio.runtime.compare.variations import Variation, compare
@@ -53,7 +53,7 @@ from raybio.runtime.run.task_worker import train_in_task
 from raybio.runtime.spool import lease as leases
 from raybio.runtime.spool.lease import TakenOverError
 from raybio.runtime.spool.spool import spool_of
-from raybio.runtime.tracking.tracker import Tracker
+from raybio.runtime.tracking.tracker import Tracker, wait_for_all
 from raybio.store.bucket import BucketFolder
 from raybio.store.store import Store
 from raybio.training.checkpoint import CheckpointStore
@@ -207,6 +207,34 @@ def test_a_run_is_begun_when_few_others_wait_for_cpus_and_all_are_projected_from
         tasks[1].end([], None)
         assert tasks[1].status == "failed"
         assert tasks[1].run.settle("failed", 60)
+
+
+def test_a_run_that_cannot_be_concluded_fails_and_leaves_the_others_alone(
+    request_one: RunSpec,
+) -> None:
+    with contextlib.ExitStack() as held:
+        runs = [OpenRun.open(with_seed(request_one, seed), held) for seed in range(3)]
+        queue = _Queue(runs, [Node(3)], len(runs))
+        tasks = [queue.begin() for _ in runs]
+        for run in runs:
+            report_start(run.folder.notices, 0, 5.0)
+        runs[0].folder.outcome.write_text("{torn")
+        for run in runs[1:]:
+            write_record(run.folder.outcome, "outcome", {"status": "finished", "step": 3})
+        # A file cannot take its place, as on a full disk.
+        runs[1].folder.result.mkdir()
+        for task in tasks:
+            task.end([], None)
+            task.end([], None)
+        wait_for_all([task.settle for task in tasks], is_killed=False)
+    assert [task.status for task in tasks] == ["failed", "failed", "finished"]
+    assert "outcome.json: damaged" in str(tasks[0].error)
+    assert "result.json" in str(tasks[1].error)
+    assert tasks[2].error is None
+    statuses = [mlflow_run(run.folder).info.status for run in runs]
+    assert statuses[0] == "FAILED" and statuses[2] == "FINISHED"
+    assert statuses[1] in ("FAILED", "FINISHED")
+    assert read_record(runs[2].folder.result, "result")["status"] == "finished"
 
 
 @pytest.mark.parametrize(

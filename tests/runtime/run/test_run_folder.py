@@ -170,6 +170,36 @@ def test_a_start_that_came_to_no_checkpoint_is_replaced_by_other_settings(
     assert identity["key"] != key
 
 
+@pytest.mark.parametrize("num_deleted", range(6))
+def test_a_start_killed_while_it_replaces_another_leaves_the_next_one_no_tracked_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_deleted: int
+) -> None:
+    folder = RunFolder(tmp_path, "first")
+    open_folder(folder)
+    key = read_record(folder.identity, "run")["key"]
+    write_record(folder.result, "result", {"status": "failed", "step": 3})
+    write_record(folder.tracking, "tracking", {"uri": "sqlite:///a.db", "run_id": "a", "key": key})
+    changed = override(CONFIG, "optim.peak_lr", 0.2)
+    unlink = Path.unlink
+    deleted: list[Path] = []
+
+    def unlink_or_die(path: Path, missing_ok: bool = False) -> None:
+        if len(deleted) == num_deleted:
+            raise KeyboardInterrupt
+        deleted.append(path)
+        unlink(path, missing_ok)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", unlink_or_die)
+        with pytest.raises(KeyboardInterrupt):
+            open_folder(folder, changed)
+    assert not open_folder(folder, changed)
+    assert not folder.tracking.exists()
+    identity = read_record(folder.identity, "run")
+    assert identity["config"] == changed.to_mapping()
+    assert identity["key"] != key
+
+
 def test_a_failed_start_resumes_with_the_same_settings(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, "first")
     open_folder(folder)

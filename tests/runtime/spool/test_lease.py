@@ -74,15 +74,18 @@ def test_a_second_driver_is_refused_with_the_holders_name_and_the_time_it_has_he
     assert json.loads(folder.read(LEASE)) == {"is_released": True}
 
 
+@pytest.mark.parametrize(
+    ("field", "holder"), [("pid", "an unknown driver"), ("process_start", "process ")]
+)
 def test_a_driver_whose_process_is_unknown_is_alive_while_it_renews(
-    folder: BucketFolder, capsys: pytest.CaptureFixture[str]
+    folder: BucketFolder, capsys: pytest.CaptureFixture[str], field: str, holder: str
 ) -> None:
     with held(folder):
-        damaged = json.loads(folder.read(LEASE)) | {"pid": "none"}
+        damaged = json.loads(folder.read(LEASE)) | {field: "none"}
         folder.write(LEASE, json.dumps(damaged).encode())
         with pytest.raises(ClusterError, match="another driver is at work"):
             acquire(folder)
-    assert "held by an unknown driver; waiting" in capsys.readouterr().out
+    assert f"held by {holder}" in capsys.readouterr().out
 
 
 @pytest.mark.nightly

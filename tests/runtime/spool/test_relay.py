@@ -108,6 +108,25 @@ def test_of_two_processes_of_one_rank_the_newer_alone_writes(tmp_path: Path) -> 
     assert folder.metrics.read_bytes() == b"2\n"
 
 
+def test_a_worker_that_dies_between_two_chunks_of_a_log_takes_no_lines_from_the_next_one(
+    tmp_path: Path,
+) -> None:
+    folder = RunFolder(tmp_path, "mine")
+    folder.make()
+    folder.metrics.write_bytes(b"1\n2\n")
+    start = folder.begin_start()
+    actor = _Relay(str(tmp_path), None)
+    actor.fetch("mine", start, "killed")
+    torn = Change("mine/metrics.jsonl", b"1\n", is_begun=True, is_complete=False)
+    actor.send("mine", start, "killed", [torn])
+    # A process of an earlier start leaves alone what this one sends.
+    actor.fetch("mine", "earlier start", "oldest")
+    assert list(folder.path.glob("*.arriving"))
+    assert actor.fetch("mine", start, "next")["mine/metrics.jsonl"] == b"1\n2\n"
+    actor.send("mine", start, "next", [Change("mine/metrics.jsonl", b"3\n")])
+    assert folder.metrics.read_bytes() == b"1\n2\n3\n"
+
+
 def test_a_sweep_that_stops_stops_its_trials(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "sweep" / "trials", "one")
     folder.make()

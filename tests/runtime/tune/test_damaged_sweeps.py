@@ -77,6 +77,20 @@ def test_a_trial_that_nothing_describes_any_more_is_refused(spec: SweepSpec, dam
         _restore_records(sweep_folder(spec), spec)
 
 
+def test_a_trial_of_which_only_its_end_is_left_has_nothing_to_send(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path)
+    folder = sweep_folder(spec)
+    open_again(folder, spec)
+    ended = spec.folder(LATE)
+    ended.make()
+    write_record(ended.path / ENDED, "trial end", {"status": FAILED})
+    _restore_records(folder, spec)
+    callback: TrialCallback = callback_of(spec)
+    callback.catch_up()
+    assert callback._ended == []
+    assert records(spec) == []
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_trial_with_a_damaged_end_is_not_taken_for_ended(spec: SweepSpec, damage: str) -> None:
     DAMAGES[damage](spec.folder(GOOD).path / ENDED)
