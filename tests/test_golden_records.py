@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from raybio.core.errors import CheckpointError
+from raybio.core.records import read_record
 from raybio.methods import METHODS
 from raybio.runtime.compare.compare import compare_runs
 from raybio.runtime.compare.comparison_report import write_comparison
@@ -62,6 +63,19 @@ def test_a_sweep_whose_trials_have_other_names_is_refused(tmp_path: Path) -> Non
     trial.rename(trial.with_name("trial-0123456789"))
     with pytest.raises(CheckpointError, match=f"names this trial {trial.name}.*another --name"):
         sweep(spec)
+
+
+def test_a_damaged_record_of_a_trial_is_restored_when_the_sweep_is_resumed(
+    empty_database: Path, tmp_path: Path
+) -> None:
+    shutil.copy(empty_database, tmp_path)
+    spec = golden_records.sweep_spec(tmp_path)
+    shutil.copytree(GOLDEN / "sweep", spec.path)
+    record = next(spec.path.glob("trials/*/trial.json"))
+    trial = read_record(record, "trial")["trial"]
+    record.write_bytes(record.read_bytes()[:50])
+    assert len(sweep(spec).trials) == 2
+    assert read_record(record, "trial") == {"trial": trial, "worker_seconds": 0.0}
 
 
 def test_recorded_parts_of_an_embedding_are_joined(tmp_path: Path) -> None:

@@ -253,8 +253,8 @@ def _written(folder: Path, itemsize: int) -> _Written:
         progress = read_record(folder / PROGRESS, _KIND)
         if progress is None:
             return nothing
-        num_rows = progress.get("rows")
-        num_tokens = progress.get("tokens")
+        num_rows: Any = progress.get("rows")
+        num_tokens: Any = progress.get("tokens")
         if is_count(num_rows) and is_count(num_tokens):
             hash_by_name = {
                 TOKENS: _hash_of_start(folder / TOKENS, num_tokens * itemsize),

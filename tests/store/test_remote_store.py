@@ -101,7 +101,7 @@ def test_a_start_does_not_read_a_fetched_store_again(
 ) -> None:
     open_store(remote)
     monkeypatch.setattr(
-        "raybio.store.store.sha256_of", lambda path, error: pytest.fail(f"read {path}")
+        "raybio.core.verification.sha256_of", lambda path, error: pytest.fail(f"read {path}")
     )
     open_store(remote, verify=True)
 
