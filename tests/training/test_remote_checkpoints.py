@@ -22,6 +22,11 @@ from tests.training.small_checkpoints import DATA, Settings, new_state, train, w
 from tests.training.test_checkpoint_storage import fail_writes
 
 
+def report_line(step: int) -> str:
+    """A line as ``MetricsLog.append`` writes it."""
+    return json.dumps({"step": step, "time_ms": 1, "metrics": {"loss": 2.0}}) + "\n"
+
+
 class Node:
     """A machine that works on the run: its disk is empty when it starts."""
 
@@ -57,7 +62,7 @@ class Node:
 
     def report(self, step: int) -> None:
         with self.log.open("a") as log:
-            log.write(json.dumps({"step": step, "metrics": {}}) + "\n")
+            log.write(report_line(step))
 
 
 @pytest.fixture
@@ -336,10 +341,7 @@ def test_a_full_local_disk_fails_with_the_reason_and_the_bucket_keeps_what_it_ha
 def test_damaged_lines_at_the_end_of_a_log_are_skipped(tmp_path: Path) -> None:
     log = tmp_path / "metrics.jsonl"
     assert last_step_of_log(log) == -1
-    three, four = (
-        json.dumps({"step": step, "time_ms": 1, "metrics": {"loss": 2.0}}).encode() + b"\n"
-        for step in (3, 4)
-    )
+    three, four = (report_line(step).encode() for step in (3, 4))
     log.write_bytes(three + four + bytes(50) + b'\n[1]\nnull\n{"step": 9}\n{torn')
     assert last_step_of_log(log) == 4
     log.write_bytes(bytes(50) + b"\n")
@@ -356,5 +358,5 @@ def test_the_last_step_is_read_from_the_end_of_a_log_of_any_size(tmp_path: Path)
     with log.open("wb") as file:
         file.truncate(8 << 40)  # a hole
     with log.open("ab") as file:
-        file.write(b'\n{"step": 3}\n{"step": 4}\n{torn')
+        file.write(f"\n{report_line(3)}{report_line(4)}{{torn".encode())
     assert last_step_of_log(log) == 4
