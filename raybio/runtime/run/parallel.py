@@ -488,7 +488,7 @@ def _work_off(
                     seconds = _seconds_left(elapsed, num_ended, num_left, queue.num_at_a_time)
                     left = f", about {in_words(seconds)} left"
                 task.view.note(f"{task.status}; {num_ended} of {num_runs} runs{left}")
-                is_length_shown = True  # what has ended tells more than a first speed
+                is_length_shown = True  # whole runs say more of it than a first speed
             if not is_length_shown and num_runs > 1:
                 is_length_shown = _show_length(pending.values(), num_runs, queue.num_at_a_time)
             if not signals.caught:
