@@ -96,7 +96,7 @@ def retrieval(
             remarks=remarks,
         )
     settings = {"models": model, "seed": seed, "precision": precision}
-    settings |= {"pooling": _poolings(model_by_name)}
+    settings |= {"pooling": _poolings(model_by_name), "weights": _weights(model_by_name)}
     settings |= {"corpus": str(corpus), "queries": str(queries), "qrels": str(qrels)}
     _show(model[0], report, RETRIEVAL, out, settings)
 
@@ -167,7 +167,7 @@ def links(
     )
     report = evaluate_model_links(model_by_name, store, options, report=print)
     settings: dict[str, Any] = {"models": model, "store": str(store)}
-    settings |= {"pooling": _poolings(model_by_name)}
+    settings |= {"pooling": _poolings(model_by_name), "weights": _weights(model_by_name)}
     settings |= {"nodes": nodes, "metric": metric, "precision": precision, "seed": seed, "gnn": gnn}
     _show(model[0], report, layout, out, settings)
 
@@ -205,6 +205,18 @@ def _read_models(
 def _poolings(model_by_name: "Mapping[str, EmbeddingModel]") -> dict[str, str]:
     """Return the pooling of each model."""
     return {name: model.pooling for name, model in model_by_name.items()}
+
+
+def _weights(model_by_name: "Mapping[str, EmbeddingModel]") -> dict[str, dict[str, str]]:
+    """Return what identifies each model: its digest, and the commit of one from the hub."""
+    # Imported here: it imports the hub's client, which takes a second.
+    from raybio.encoders.hub import commit_of
+
+    weights = {}
+    for name, model in model_by_name.items():
+        commit = commit_of(Path(model.folder))
+        weights[name] = {"digest": model.digest()} | ({} if commit is None else {"commit": commit})
+    return weights
 
 
 def _scorer(name: str, model: "EmbeddingModel") -> "TextScorer":

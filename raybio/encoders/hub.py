@@ -82,6 +82,11 @@ def fetch_model(source: str, commit: str | None = None) -> Path:
     )
 
 
+def commit_of(folder: Path) -> str | None:
+    """Return the commit of a folder that ``fetch_model`` has returned; None for any other folder."""
+    return folder.name if folder.parent.name == "snapshots" else None
+
+
 def push_folder(
     folder: str | Path,
     repository: str,

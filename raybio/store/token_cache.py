@@ -25,7 +25,7 @@ import numpy as np
 from raybio.core.digest import json_digest
 from raybio.core.errors import RecordError, StorageError
 from raybio.core.records import is_count, read_record, write_record
-from raybio.core.verification import first_damage
+from raybio.core.verification import Verification, file_state, first_damage
 from raybio.ops.segments import take_segments
 from raybio.store.bucket_cache import cached_copy, held_copy, remove_copy
 from raybio.store.prefetch import request_slices
@@ -55,6 +55,9 @@ MIN_READS = 1_000_000
 
 _OPENED: dict[str, "_Cached"] = {}
 """Caches that this process has checked."""
+
+_UNUSABLE: set[str] = set()
+"""Caches that this process has found unusable and cannot remove."""
 
 
 class _Cached(NamedTuple):
@@ -119,7 +122,8 @@ class CachedTokens:
         Raises:
             StorageError: if the cache has no room or cannot be written.
         """
-        if held_copy(self._name) is None:
+        # A copy that is there may be unusable: opening it removes it.
+        if self._open_cached() is None:
             cached_copy(self._name, self._estimated_bytes(), self._write)
 
     @cached_property
@@ -131,16 +135,31 @@ class CachedTokens:
     def _open_cached(self) -> _Cached | None:
         if self._name in _OPENED:
             return _OPENED[self._name]
+        if self._name in _UNUSABLE:
+            return None
         folder = held_copy(self._name)
         if folder is None:
             return None
         cached = self._open(folder)
         if cached is None:
-            _log.warning("%s: is damaged and was removed; its texts are tokenized again", folder)
-            remove_copy(folder)
+            self._remove(folder)
             return None
         _OPENED[self._name] = cached
         return cached
+
+    def _remove(self, folder: Path) -> None:
+        """Remove a cache; one that cannot be removed is not read again."""
+        try:
+            remove_copy(folder)
+            outcome = "was removed"
+        except OSError as error:
+            _UNUSABLE.add(self._name)
+            outcome = f"cannot be removed ({error.strerror or error})"
+        _log.warning(
+            "%s: is damaged or of another version of raybio, and %s; its texts are tokenized again",
+            folder,
+            outcome,
+        )
 
     def _open(self, folder: Path) -> _Cached | None:
         """Return the content of a cache; None if it is not what ``make`` writes."""
@@ -204,6 +223,15 @@ class CachedTokens:
                 pointer_R = num_tokens + indptr_R1[1:].astype(np.int64)
                 num_tokens += len(token_T)
                 write(token_T, pointer_R, end)
+        self._note_verified(folder, _digests(written.hash_by_name))
+
+    def _note_verified(self, folder: Path, sha256_by_name: dict[str, str]) -> None:
+        """Spare this machine's processes the reading of what was written just now."""
+        # Their folder is renamed yet, which leaves the state of the files.
+        final = folder.resolve().with_name(self._name)
+        verification = Verification(final, json_digest(sha256_by_name))
+        for name in sha256_by_name:
+            verification.add(name, file_state(folder / name, StorageError))
 
 
 def preparation(readers: Sequence[CachedTokens]) -> Callable[[], None] | None:

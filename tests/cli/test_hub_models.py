@@ -1,5 +1,6 @@
 """Commands that take a model by its hub id, from a server on the loopback."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,9 +13,12 @@ import raybio
 from raybio.cli.main import app
 from raybio.core.errors import ConfigError
 from raybio.encoders.hub import fetch_model
+from raybio.methods.biostransformers.store import ArticleStore
+from tests.cli.test_evaluate_models import trained_system, write_task
 from tests.encoders.hub import serve_hub
 from tests.encoders.published import pickled_text
 from tests.encoders.tiny_text import save_tiny
+from tests.methods.conformance_cases import tiny_config
 from tests.runtime.search.test_index import write
 from tests.runtime.search.test_queries import SEQUENCES, export
 
@@ -63,6 +67,25 @@ def test_embed_takes_a_hub_id_for_the_folder_that_it_names(model: Path, tmp_path
     for source, out in ((model, "local.parquet"), (HUB_ID, "hub.parquet")):
         run("embed", "--input", fasta, "--model", source, "--out", tmp_path / out)
     assert (tmp_path / "hub.parquet").read_bytes() == (tmp_path / "local.parquet").read_bytes()
+
+
+def test_a_report_has_the_commit_of_a_hub_id_and_the_digest_of_each_model(
+    tiny_articles: ArticleStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = trained_system("biostransformers", tiny_config("biostransformers"), tiny_articles)
+    folder = system.export(tmp_path / "export", {})
+    out = tmp_path / "report"
+    task = write_task(tmp_path, tiny_articles)
+    models = ("--model", "tiny/texts", "--model", folder)
+    with serve_hub({"tiny/texts": folder}) as address:
+        use_hub(monkeypatch, address, tmp_path / "cache")
+        run("evaluate", "retrieval", *models, *task, "--out", out)
+        commit = fetch_model("tiny/texts").name
+    digest = raybio.load(folder).digest()
+    assert json.loads((out / "report.json").read_text())["settings"]["weights"] == {
+        "tiny/texts": {"digest": digest, "commit": commit},
+        str(folder): {"digest": digest},
+    }
 
 
 def test_pickled_weights_are_fetched_where_there_are_no_others(

@@ -21,6 +21,7 @@ from raybio.ops.significance import (
     swap_test,
     t_mean,
     welch_test,
+    without_each_unit,
 )
 from tests import oracles
 
@@ -385,12 +386,30 @@ def test_equal_values_have_p_one_and_constant_differences_p_zero():
     assert welch_test([0.5, 0.5], [0.25, 0.25]) == ((0.25, 0.25, 0.25), 0)
 
 
-@pytest.mark.parametrize("num_units", [1, 4])
-def test_a_difference_that_never_varies_has_the_smallest_p_of_swapped_units(num_units: int) -> None:
-    high, low = (RunGroup([UnitCounts(np.full(num_units, score))] * 3) for score in (1.0, 0.5))
+@pytest.mark.parametrize(
+    ("scores", "num_units"),
+    # Means of the last three leave a deviation of 1e-17.
+    [((1.0, 0.5), 1), ((1.0, 0.5), 4), ((0.7, 0.2), 3), ((0.3, 0.2), 6), ((0.9, 0.2), 7)],
+)
+def test_a_difference_that_never_varies_has_the_smallest_p_of_swapped_units(
+    scores: tuple[float, float], num_units: int
+) -> None:
+    high, low = (RunGroup([UnitCounts(np.full(num_units, score))] * 3) for score in scores)
     found = hierarchical_test(high, low, np.random.default_rng(0))
-    assert found.difference == (0.5, 0.5, 0.5)
+    assert found.difference == pytest.approx([scores[0] - scores[1]] * 3)
     assert found.p == 2.0 ** (1 - num_units)
+
+
+def test_equal_runs_have_the_degrees_of_freedom_of_their_units() -> None:
+    """Rounding left their means a deviation, and so two degrees of freedom."""
+    for seed in range(50):
+        rng = np.random.default_rng(seed)
+        first_U = rng.random(30) + 0.15
+        second_U = rng.random(30)
+        groups = [RunGroup([UnitCounts(score_U)] * 3) for score_U in (first_U, second_U)]
+        found = hierarchical_test(*groups, np.random.default_rng(0))
+        t = (first_U - second_U).mean() / np.sqrt(without_each_unit(groups).var() * 29)
+        assert found.p == pytest.approx(2 * stats.t.sf(abs(t), 29))
 
 
 def test_percentile_intervals_equal_a_loop_over_samples_of_units() -> None:

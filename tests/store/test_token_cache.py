@@ -1,3 +1,4 @@
+import errno
 import json
 import multiprocessing
 import os
@@ -17,7 +18,7 @@ from raybio.core.digest import json_digest
 from raybio.core.errors import RaybioError, StorageError
 from raybio.encoders.tokenization import TokenizerSource
 from raybio.encoders.word_tokenizer import build_word_tokenizer
-from raybio.store import prefetch, token_cache
+from raybio.store import bucket_cache, prefetch, token_cache
 from raybio.store.token_cache import CachedTokens, preparation
 
 NUM_ROWS = 300
@@ -29,6 +30,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("RAYBIO_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("RAYBIO_CACHE_SIZE", raising=False)
     monkeypatch.setattr(token_cache, "_OPENED", {})
+    monkeypatch.setattr(token_cache, "_UNUSABLE", set())
     monkeypatch.setattr(token_cache, "ROWS_PER_BLOCK", 64)
     return cache_folder() / "buckets"
 
@@ -210,7 +212,7 @@ def test_one_flipped_byte_of_a_cache_is_found_wherever_it_is(
     position = {"tokens.bin": 2 * int(indptr_N1[row]), "pointers.bin": 8 * row}.get(name, 30)
     flip_a_byte(folder / name, position)
     assert_tokenized_now(tokens, np.arange(NUM_ROWS))
-    assert "is damaged and was removed" in caplog.text
+    assert "is damaged or of another version of raybio, and was removed" in caplog.text
     assert not folder.exists()
 
 
@@ -230,13 +232,66 @@ def test_a_cache_is_read_as_a_whole_once_a_machine_and_state_of_its_files(
     for _ in range(2):  # processes
         token_cache._OPENED.clear()
         tokens(np.arange(3))
-    assert sorted(read) == ["pointers.bin", "tokens.bin"]
+    # Whoever wrote it has computed them.
+    assert read == []
     (folder,) = cache.glob("tokens-*")
     now = (folder / "tokens.bin").stat().st_mtime_ns + 10**9
     os.utime(folder / "tokens.bin", ns=(now, now))
+    for _ in range(2):  # processes
+        token_cache._OPENED.clear()
+        tokens(np.arange(3))
+    assert read == ["tokens.bin"]
+
+
+def of_an_earlier_version(folder: Path) -> None:
+    """Write the record of progress as caches had it before records had a version."""
+    progress = json.loads((folder / "progress.json").read_text())
+    (folder / "progress.json").write_text(
+        json.dumps({name: progress[name] for name in ("rows", "tokens")})
+    )
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_run_makes_an_unusable_cache_again(
+    is_old: bool, cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was removed by the first batch, and nobody made it again until the next start."""
+    tokens = tokens_of(Texts())
+    tokens.make()
+    (folder,) = cache.glob("tokens-*")
+    if is_old:
+        of_an_earlier_version(folder)
+    else:
+        flip_a_byte(folder / "tokens.bin", 17)
     token_cache._OPENED.clear()
-    tokens(np.arange(3))
-    assert sorted(read) == ["pointers.bin", "tokens.bin", "tokens.bin"]
+    tokens.make()
+    assert_tokenized_now(tokens, np.arange(NUM_ROWS))
+    assert tokens._name in token_cache._OPENED
+    assert "is damaged or of another version of raybio, and was removed" in caplog.text
+
+
+def test_an_unusable_cache_of_another_user_is_looked_at_once(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The collating of a batch ended with a traceback."""
+    tokens = tokens_of(Texts())
+    tokens.make()
+    (folder,) = cache.glob("tokens-*")
+    of_an_earlier_version(folder)
+    open_lock = bucket_cache._open_lock
+
+    def refuse(path: Path) -> int:
+        if path.name.endswith(".making"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return open_lock(path)
+
+    monkeypatch.setattr(bucket_cache, "_open_lock", refuse)
+    token_cache._OPENED.clear()
+    for _ in range(2):  # batches
+        assert_tokenized_now(tokens, np.arange(NUM_ROWS))
+    assert caplog.text.count("cannot be removed (Permission denied)") == 1
+    tokens.make()
+    assert folder.exists()
 
 
 @pytest.mark.parametrize("damage", ["truncated", "other tokens", "without pointers"])
@@ -254,7 +309,7 @@ def test_a_damaged_cache_is_removed_and_texts_are_tokenized(
     else:
         (folder / "pointers.bin").unlink()
     assert_tokenized_now(tokens, np.arange(NUM_ROWS))
-    assert "is damaged and was removed" in caplog.text
+    assert "is damaged or of another version of raybio, and was removed" in caplog.text
     assert not folder.exists()
     tokens.make()
     assert_tokenized_now(tokens, np.arange(NUM_ROWS))
