@@ -8,8 +8,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TOOLS := $(VENV)/.installed-tools
-# Without bytecode: Python writes that of the modules which are imported. Images of containers often forbid it; then each
-# of the many processes that tests start would compile torch, Ray and MLflow again, and take twice as long to start.
+# Images of containers often forbid files of bytecode. Without them, each of the many processes that tests start compiles
+# torch, Ray and MLflow again, and takes twice as long to start.
 unexport PYTHONDONTWRITEBYTECODE
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --no-compile --disable-pip-version-check
 
@@ -79,7 +79,7 @@ nightly: install
 mutants: install
 	$(BIN)/python tests/mutants/run.py $(if $(ONLY),--only "$(ONLY)")
 
-# Endings are kept in build/soak: the same command goes on until KILLS kills are there.
+# Results are kept in build/soak: the same command resumes until there are KILLS kills.
 soak: install
 	PYTHONPATH=. $(BIN)/python benchmarks/soak.py $(or $(KILLS),200)
 

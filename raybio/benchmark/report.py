@@ -8,7 +8,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -384,42 +384,40 @@ def _task_report(
         chance={name: value for name, value in facts.chance.items() if math.isfinite(value)},
         num_units=max((len(scores.unit_ids) for scores in rows.values()), default=0),
         rows=shown,
-        tests=_with_holm(list(_tests(rows, encoders, of_task, task.limits))),
+        tests=_tests(rows, encoders, of_task, task.limits),
         skipped=results.skipped,
     )
 
 
 def _tests(
     rows: Mapping[str, TaskScores], encoders: Sequence[str], seed: int, limits: Limits
-) -> Iterator[PairReport]:
-    """Yield the tests of each encoder with the later encoders and with all rivals.
+) -> list[PairReport]:
+    """Return the tests of each encoder with the later encoders and with all rivals.
 
     Rivals are not tested against each other: the p values of encoders must not depend on which
-    rivals were named.
+    rivals were named. p values are adjusted over the tests of a task: over those of all tasks, the
+    least p of a permutation test could become insignificant.
     """
     rivals = [name for name in rows if name not in encoders]
+    tests = {}
     for number, first in enumerate(encoders):
         for second in (*encoders[number + 1 :], *rivals):
             test = difference_test(rows[first], rows[second], seed, limits)
             if test is not None:
-                yield PairReport(
-                    first=first,
-                    second=second,
-                    difference=test.difference.value,
-                    low=test.difference.low,
-                    high=test.difference.high,
-                    p=test.p,
-                    p_holm=test.p,
-                )
-
-
-def _with_holm(tests: Sequence[PairReport]) -> list[PairReport]:
-    """Adjust the p values over the tests of a task.
-
-    Over those of all tasks, the least p of a permutation test could become insignificant.
-    """
-    adjusted = holm([test.p for test in tests]).tolist()
-    return [test.model_copy(update={"p_holm": p}) for test, p in zip(tests, adjusted, strict=True)]
+                tests[first, second] = test
+    adjusted = holm([test.p for test in tests.values()]).tolist()
+    return [
+        PairReport(
+            first=first,
+            second=second,
+            difference=test.difference.value,
+            low=test.difference.low,
+            high=test.difference.high,
+            p=test.p,
+            p_holm=p_holm,
+        )
+        for ((first, second), test), p_holm in zip(tests.items(), adjusted, strict=True)
+    ]
 
 
 def _model_report(

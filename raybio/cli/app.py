@@ -11,7 +11,7 @@ from typer.main import get_command
 from typer.models import ArgumentInfo, OptionInfo
 
 from raybio.cli.lazy import chosen_app
-from raybio.cli.options import URI_PARSERS
+from raybio.cli.options import FREE_TEXT, URI_PARSERS
 from raybio.cli.output import guarded_output
 from raybio.core.errors import InterruptedRunError, RaybioError
 from raybio.core.files import check_local, disk_problem
@@ -109,15 +109,18 @@ def uri_options_of(app: typer.Typer, arguments: Sequence[str]) -> set[str]:
 def text_options_of(app: typer.Typer, arguments: Sequence[str]) -> set[str]:
     """Return the names of the options that take free text, of the command of the arguments.
 
-    A command names their parameters in its attribute ``text_parameters``. If one is an argument,
-    the result holds "" for it.
+    Their parameters are annotated with ``FREE_TEXT``. If one is an argument, the result holds ""
+    for it.
     """
     names = set()
     for callback in _callbacks(app, arguments):
-        texts = getattr(callback, "text_parameters", ())
-        for name, _, info in _parameters(callback):
-            if name in texts:
-                names |= {""} if isinstance(info, ArgumentInfo) else _names(name, info)
+        annotations = list(_parameters(callback))
+        texts = {name for name, _, info in annotations if info is FREE_TEXT}
+        for name, _, info in annotations:
+            if name in texts and isinstance(info, ArgumentInfo):
+                names.add("")
+            elif name in texts and isinstance(info, OptionInfo):
+                names |= _names(name, info)
     return names
 
 

@@ -25,6 +25,9 @@ else:
 MODEL = "MODEL|URI"
 """What ``--help`` shows of options that take a model."""
 
+FREE_TEXT = object()
+"""Annotation of parameters whose texts may hold any link."""
+
 
 def positive(text: str) -> float:
     """Return the number above 0 in ``text``.

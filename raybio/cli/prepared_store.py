@@ -20,9 +20,6 @@ S = TypeVar("S", bound="Store")
 
 _RECORD = "prepared_from.json"
 
-_NOT_OF_THE_STORE = ("force",)
-"""Arguments that change nothing in a store."""
-
 
 class _UnknownError(Exception):
     """Nobody can say whether an argument is the same as before."""
@@ -86,10 +83,7 @@ def _described(value: Any) -> Any:
     if isinstance(value, BaseModel):
         return [type(value).__qualname__, value.model_dump(mode="json")]
     if isinstance(value, partial):
-        keywords = {
-            name: each for name, each in value.keywords.items() if name not in _NOT_OF_THE_STORE
-        }
-        return [_described(value.func), _described(value.args), _described(keywords)]
+        return [_described(value.func), _described(value.args), _described(value.keywords)]
     if is_dataclass(value):
         content = {field.name: getattr(value, field.name) for field in fields(value)}
         return [type(value).__qualname__, _described(content)]

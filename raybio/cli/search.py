@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from raybio.cli.options import (
+    FREE_TEXT,
     LocationType,
     MaxBadShare,
     PoolingOption,
@@ -79,7 +80,9 @@ def query(
         ),
     ] = None,
     text: Annotated[
-        list[str] | None, typer.Option(help="a text or protein to search for; repeatable")
+        list[str] | None,
+        FREE_TEXT,
+        typer.Option(help="a text or protein to search for; repeatable"),
     ] = None,
     model: Annotated[
         str | None,
@@ -150,6 +153,3 @@ def query(
         print(f"{out}: {num_rows:,} neighbors")
     for line in skipped_lines(queries.quarantine.summary()):
         print(line, file=sys.stderr)
-
-
-query.text_parameters = ("text",)  # type: ignore[attr-defined]

@@ -6,8 +6,9 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.markup import escape
@@ -128,19 +129,19 @@ def check_out(out: Location, *, force: bool) -> None:
     Draft(out, force=force)
 
 
-def prepare_store(out: Location, prepare: Callable[[Path], S], *, force: bool) -> S:
+def prepare_store(out: Location, prepare: Callable[..., S], *, force: bool) -> S:
     """Prepare a store in a local folder; one for a bucket is then uploaded and kept as a copy.
 
     Args:
         out: where the store belongs.
-        prepare: prepares it in the folder that it gets.
+        prepare: prepares it in the folder that it gets, and replaces one there with ``force=True``.
         force: replace an existing store.
 
     Raises:
         RaybioError: as ``prepare``, and if it cannot be uploaded.
     """
     if isinstance(out, Path):
-        return prepare(out)
+        return prepare(out, force=force)
     from raybio.cli import prepared_store
     from raybio.store.bucket_cache import working_folder
     from raybio.store.remote_store import keep_as_copy, upload_store
@@ -153,7 +154,7 @@ def prepare_store(out: Location, prepare: Callable[[Path], S], *, force: bool) -
         described = prepared_store.description(prepare)
         store = prepared_store.open_if_prepared(work, folder, prepare, described)
         if store is None:
-            # Of other inputs or settings, or a torn one.
+            # What is there may be damaged, or made from other inputs.
             shutil.rmtree(folder, ignore_errors=True)
             store = prepare(folder)
             prepared_store.record(work, described)
@@ -190,13 +191,17 @@ class NewStore:
         self._started = time.perf_counter()
         check_out(out, force=force)
 
-    def write(self, prepare: Callable[[Path], S]) -> S:
-        """Return the store that ``prepare`` writes into the folder that it gets, and show it.
+    def write(self, prepare: Callable[..., S], **arguments: Any) -> S:
+        """Return the store that ``prepare`` writes, and show it.
+
+        Args:
+            prepare: as for ``prepare_store``.
+            arguments: more arguments of ``prepare``, by name.
 
         Raises:
             RaybioError: as ``prepare_store``.
         """
-        store = prepare_store(self.out, prepare, force=self.force)
+        store = prepare_store(self.out, partial(prepare, **arguments), force=self.force)
         show_store(store, self._started)
         return store
 

@@ -347,7 +347,7 @@ def put_in_place(written: Path, path: Path) -> None:
 
 @contextlib.contextmanager
 def named_failure(path: Path, num_bytes: int) -> Iterator[None]:
-    """Let errors of writing name the file and the bytes, which those of Python's files do not.
+    """Add the file and the number of bytes to an error of writing, which lacks them.
 
     Raises:
         OSError: that of the block.

@@ -16,12 +16,12 @@ _THEN = " then "
 
 
 @cache
-def code_digest() -> str:
-    """Return the sha256 of raybio's code, in hex."""
+def code_digest(*more: Path) -> str:
+    """Return the sha256 of raybio's code, and of that in more folders, in hex."""
     digest = hashlib.sha256()
-    root = Path(__file__).parents[1]
-    for path in sorted(root.rglob("*.py")):
-        digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
+    for root in (Path(__file__).parents[1], *more):
+        for path in sorted(root.rglob("*.py")):
+            digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
 

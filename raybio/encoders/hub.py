@@ -83,7 +83,7 @@ def fetch_model(source: str, commit: str | None = None) -> Path:
 
 
 def commit_of(folder: Path) -> str | None:
-    """Return the commit of a folder that ``fetch_model`` has returned; None for any other folder."""
+    """Return the commit of a folder of ``fetch_model``; None for any other folder."""
     return folder.name if folder.parent.name == "snapshots" else None
 
 

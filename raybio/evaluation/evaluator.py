@@ -266,6 +266,10 @@ def bootstrap_seed(run_seed: int) -> int:
     return derive_seed(run_seed, "bootstrap")
 
 
+RIVAL_SEED = bootstrap_seed(0)
+"""Of rivals, which have the same resamples in all runs over a store, whatever the run's seed."""
+
+
 def chosen_on(num_units: int, num_all: int, noun: str, setting: str) -> str:
     """Return the remark on the sample by which ``schedule.best_metric`` chose the step.
 

@@ -75,7 +75,7 @@ def embed_parts(
     context.print_on_execution_start = verbose
     if not verbose:
         logging.getLogger("ray.data").setLevel(logging.WARNING)
-        # It warns that there are no progress bars.
+        # Ray Data warns where its progress bars are off.
         logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)
     num_actors = min(resources.num_workers, len(missing))
     dataset = ray.data.from_arrow([pa.table({"part": [number]}) for number in missing]).map_batches(

@@ -44,7 +44,7 @@ FIRST_REPORTED_STEPS = (1, 3, 10)
 """Reported with any ``log_every_steps``: the first loss, and the speed once the data flows."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Report:
     """A report of the run up to a step.
 
@@ -72,6 +72,16 @@ class Report:
     precision: str = ""
     best_step: int | None = None
     is_evaluation_pending: bool = False
+
+    def to_progress(self) -> dict[str, Any]:
+        """Return what the step's checkpoint holds of the report, as keyword arguments."""
+        return {
+            "step": self.step,
+            "metrics": self.metrics,
+            "is_evaluation": self.is_evaluation,
+            "is_evaluation_pending": self.is_evaluation_pending,
+            "precision": self.precision,
+        }
 
 
 def local_batches(system: System, max_steps: int, collective: Collective | None = None) -> Batches:
@@ -243,26 +253,35 @@ class _Run:
         """Yield the reports before the first batch: an evaluation, and the end if it is reached."""
         step = self.progress.step
         if self._on_any_worker(should_stop):
-            yield Report(step, {}, is_last=True, reason="stopped", precision=self.precision)
+            yield self._last_report("stopped")
             return
         if self._is_overdue():
             # At the very start, after a signal between an update and its evaluation, or where
             # max_steps was lowered to the step that the run has reached.
             reported = {} if self.progress.report is None else self.progress.report["metrics"]
-            metrics = reported | self._evaluate()
-            self._keep_report(metrics, is_evaluation=True)
-            is_kept = self._is_finished() or self.progress.best_step == step
-            is_saved = self._save() if is_kept else False
-            yield Report(
-                step,
-                metrics,
+            report = Report(
+                step=step,
+                metrics=reported | self._evaluate(),
                 is_evaluation=True,
-                is_checkpoint=is_saved,
                 precision=self.precision,
             )
+            self.progress.report = report.to_progress()
+            is_kept = self._is_finished() or self.progress.best_step == step
+            is_saved = self._save() if is_kept else False
+            yield replace(report, is_checkpoint=is_saved)
         reason = self._reason_to_end_at_start()
         if reason:
-            yield Report(step, {}, is_last=True, reason=reason, precision=self.precision)
+            yield self._last_report(reason)
+
+    def _last_report(self, reason: str) -> Report:
+        """Return the report of a start that trains no step."""
+        return Report(
+            step=self.progress.step,
+            metrics={},
+            is_last=True,
+            reason=reason,
+            precision=self.precision,
+        )
 
     def _reason_to_end_at_start(self) -> str:
         """Return why a resumed run trains no step; an empty string if it does."""
@@ -342,37 +361,18 @@ class _Run:
             if reason or self.progress.best_step == step:
                 is_checkpoint = self.checkpoints is not None
             meter.restart_clock()
-        self._keep_report(
-            metrics, is_evaluation=is_evaluation, is_evaluation_pending=is_evaluation_pending
+        report = Report(
+            step=step,
+            metrics=metrics,
+            is_evaluation=is_evaluation,
+            is_evaluation_pending=is_evaluation_pending,
+            precision=self.precision,
         )
+        # The checkpoint comes before the report is yielded.
+        self.progress.report = report.to_progress()
         if is_checkpoint:
             self._save()
-        return Report(
-            step,
-            metrics,
-            is_evaluation,
-            is_checkpoint,
-            is_last=bool(reason),
-            reason=reason,
-            precision=self.precision,
-            is_evaluation_pending=is_evaluation_pending,
-        )
-
-    def _keep_report(
-        self,
-        metrics: dict[str, float],
-        *,
-        is_evaluation: bool,
-        is_evaluation_pending: bool = False,
-    ) -> None:
-        """Let the next checkpoint have the report of this step, which follows it."""
-        self.progress.report = {
-            "step": self.progress.step,
-            "metrics": metrics,
-            "is_evaluation": is_evaluation,
-            "is_evaluation_pending": is_evaluation_pending,
-            "precision": self.precision,
-        }
+        return replace(report, is_checkpoint=is_checkpoint, is_last=bool(reason), reason=reason)
 
     def _on_any_worker(self, condition: Callable[[], bool]) -> bool:
         return self._on_any_worker_each(condition)[0]

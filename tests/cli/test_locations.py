@@ -14,7 +14,7 @@ import typer.models
 
 from raybio.cli import app as cli_app
 from raybio.cli.main import main
-from raybio.cli.options import URI_PARSERS
+from raybio.cli.options import FREE_TEXT, URI_PARSERS
 from raybio.cli.stores import matching
 from raybio.core.errors import ConfigError
 from raybio.core.records import write_record
@@ -120,7 +120,8 @@ def options_of(words: str, command: str, callback: Any) -> Iterator[Option]:
     for name, hint in get_type_hints(callback, include_extras=True).items():
         if name in ("return", "context"):
             continue
-        annotated, info = get_args(hint)
+        annotated, *infos = get_args(hint)
+        info = infos[-1]
         if bool in (annotated, *get_args(annotated)):
             continue
         declared = [
@@ -128,8 +129,7 @@ def options_of(words: str, command: str, callback: Any) -> Iterator[Option]:
         ]
         usual = name if isinstance(info, typer.models.ArgumentInfo) else f"--{name.strip('_')}"
         option = declared[0] if declared else usual.replace("_", "-")
-        is_text = name in getattr(callback, "text_parameters", ())
-        yield Option(words, command, option, info.parser in URI_PARSERS, is_text)
+        yield Option(words, command, option, info.parser in URI_PARSERS, FREE_TEXT in infos)
     for option in getattr(callback, "uri_options", ()):
         yield Option(words, command, option, takes_uris=True)
 

@@ -66,7 +66,7 @@ def options_of(command: str, callback: Any) -> Iterator[Option]:
     for name, hint in get_type_hints(callback, include_extras=True).items():
         if name in ("return", "context"):
             continue
-        annotated, info = get_args(hint)
+        annotated, *_, info = get_args(hint)
         kinds = {annotated, *get_args(annotated)}
         kinds |= {inner for kind in kinds for inner in get_args(kind)}
         # The words of a ``Literal`` are texts.

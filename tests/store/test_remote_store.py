@@ -464,7 +464,7 @@ def test_a_cache_without_room_does_not_undo_an_upload(
     monkeypatch.delenv("RAYBIO_CACHE_SIZE")
     check_out(path, force=False)
     monkeypatch.setattr(bucket_cache, "SPARE_BYTES", 1 << 60)
-    store = prepare_store(path, lambda folder: write_store(folder, **parts()), force=False)
+    store = prepare_store(path, partial(write_store, **parts()), force=False)
     assert open_store(path).digest == store.digest
 
 
@@ -473,7 +473,7 @@ def test_a_store_is_prepared_uploaded_and_kept_as_a_copy(
 ) -> None:
     path = bucket / "prepared"
     check_out(path, force=False)
-    store = prepare_store(path, lambda folder: write_store(folder, **parts()), force=False)
+    store = prepare_store(path, partial(write_store, **parts()), force=False)
     assert store.location == path
     s3.requests.clear()
     assert open_store(path).digest == store.digest
@@ -484,7 +484,7 @@ def test_a_store_is_prepared_uploaded_and_kept_as_a_copy(
     )
 
 
-def prepare_small(folder: Path, *, source: Path, force: bool) -> ProteinStore:
+def prepare_small(folder: Path, *, source: Path, force: bool = False) -> ProteinStore:
     return write_store(folder, force=force, **parts(source.read_text().split()))
 
 
@@ -496,7 +496,7 @@ def test_a_store_whose_upload_failed_is_not_prepared_again(
     source.write_text("\n".join(SEQUENCES))
 
     def prepare(force: bool = False) -> ProteinStore:
-        return prepare_store(path, partial(prepare_small, source=source, force=force), force=force)
+        return prepare_store(path, partial(prepare_small, source=source), force=force)
 
     def fail() -> None:
         s3.fail("denied", method="PUT", containing=f"/{FILES[-1]}", times=99)

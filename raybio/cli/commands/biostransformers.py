@@ -130,15 +130,13 @@ def medline(
 
     parse_all = partial(parse_by_ray_data, workers) if workers else parse_here
 
-    write = partial(
+    new_store.write(
         prepare_medline,
         files=files,
         config=config,
-        force=force,
         parse_all=parse_all,
         parts=parts,
     )
-    new_store.write(write)
 
 
 @prepare.command()
@@ -160,8 +158,7 @@ def pairs(
     files = matching(source)
     from raybio.methods.biostransformers.prepare import prepare_pairs
 
-    write = partial(prepare_pairs, files=files, config=config, force=force)
-    new_store.write(write)
+    new_store.write(prepare_pairs, files=files, config=config)
 
 
 def parse_by_ray_data(workers: int, files: Sequence[Path], parts: Path) -> "list[FileReport]":

@@ -230,7 +230,7 @@ def documents(
     names = None if relation_names is None else local_copy(relation_names, "--relation-names")
     from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
 
-    write = partial(
+    store = new_store.write(
         prepare_documents,
         train=files,
         dev=dev_files,
@@ -239,11 +239,9 @@ def documents(
         relation_names=names,
         dev_share=dev_share,
         seed=seed,
-        force=force,
         min_type_pair_relations=min_type_pair_relations,
         max_bad_share=max_bad_share,
     )
-    store = new_store.write(write)
     if dev_share is not None:
         counts = store.manifest["counts"]
         print(

@@ -1,6 +1,5 @@
 """Commands of CLDR, CLGS and CLNER: stores of sentences, entities and relations, maps of words."""
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -212,7 +211,7 @@ def spert(
     folds = None if splits is None else local_copy(splits, "--splits")
     from raybio.methods.relation_graphs.prepare import prepare_words
 
-    write = partial(
+    store = new_store.write(
         prepare_words,
         files=files,
         splits=folds,
@@ -220,10 +219,8 @@ def spert(
         test=test_files,
         test_share=test_share,
         seed=seed,
-        force=force,
         max_bad_share=max_bad_share,
     )
-    store = new_store.write(write)
     if test_share is not None:
         print(
             f"of --input, {len(store.fold_rows(1, 'test')):,} sentences are test and "

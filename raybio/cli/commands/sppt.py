@@ -1,6 +1,5 @@
 """Commands of SPPT: stores of proteins, articles and sentences with topics; links and task fit."""
 
-from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -236,8 +235,7 @@ def proteins(
             local_copy(sequences, "--sequences"),
         )
 
-    write = partial(prepare_proteins, source=source, config=config, force=force)
-    new_store.write(write)
+    new_store.write(prepare_proteins, source=source, config=config)
 
 
 @prepare.command()
@@ -316,8 +314,7 @@ def articles(
         assert edges is not None
         source = LinkedTables(local_copy(nodes, "--nodes"), local_copy(edges, "--edges"))
 
-    write = partial(prepare_linked_texts, source=source, config=config, force=force)
-    new_store.write(write)
+    new_store.write(prepare_linked_texts, source=source, config=config)
 
 
 @prepare.command()
@@ -338,7 +335,6 @@ def topics(
     files = matching(source)
     from raybio.methods.sppt.synthetic.prepare import prepare_topics
 
-    write = partial(prepare_topics, files=files, config=config, force=force)
-    store = new_store.write(write)
+    store = new_store.write(prepare_topics, files=files, config=config)
     for number, words in enumerate(store.topic_words):
         print(f"topic {number}: {words}")

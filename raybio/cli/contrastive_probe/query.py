@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from raybio.cli.contrastive_probe.options import TextPooling
-from raybio.cli.options import LocationType, location_option, model_option
+from raybio.cli.options import FREE_TEXT, LocationType, location_option, model_option
 from raybio.cli.stores import local_copy
 from raybio.core.errors import ConfigError, StoreError
 from raybio.core.files import check_writable_folder
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 def ask(
     query: Annotated[
         list[str],
+        FREE_TEXT,
         typer.Argument(help='such as "Metformin might treat [Y]."; several are allowed'),
     ],
     model: Annotated[str, model_option("run, its export/, or any model folder or hub id")],
@@ -78,9 +79,6 @@ def ask(
         print(f"\n{text}")
         for rank, neighbor in enumerate(neighbors, start=1):
             print(f"{rank:4}  {neighbor.distance:9.4f}  {neighbor.name}")
-
-
-ask.text_parameters = ("query",)  # type: ignore[attr-defined]
 
 
 def search_saved(

@@ -14,7 +14,13 @@ from raybio.core.final_report import Stage
 from raybio.core.interfaces import Collective, Encoder
 from raybio.encoders.text import initial_encoder
 from raybio.encoders.tokenization import Tokenize, read_texts
-from raybio.evaluation.evaluator import Evaluator, ModelScores, bootstrap_seed, chosen_on
+from raybio.evaluation.evaluator import (
+    RIVAL_SEED,
+    Evaluator,
+    ModelScores,
+    bootstrap_seed,
+    chosen_on,
+)
 from raybio.methods.biostransformers.config import Config
 from raybio.methods.biostransformers.rivals import (
     MAX_TRAINING_TEXTS,
@@ -107,13 +113,12 @@ class TermRetrievalEvaluator(Evaluator):
             collective,
         )
         for name, retrievals in rivals:
-            # The same draws in all runs over a store, whatever their seed.
-            yield name, _scores_of(retrievals, queries, bootstrap_seed(0))
+            yield name, _scores_of(retrievals, queries, RIVAL_SEED)
         row_R = self.store.training_rows(self.config.query_field, MAX_TRAINING_TEXTS)
         if len(row_R):
             training = (self._texts(row_R), self.store.terms_of(row_R))
             nearest = retrieve_by_nearest(queries, texts, *training, block_rows, collective)
-            yield NEAREST, _scores_of(nearest, queries, bootstrap_seed(0))
+            yield NEAREST, _scores_of(nearest, queries, RIVAL_SEED)
 
     def score(self, model: Encoder, collective: Collective, stage: Stage) -> ModelScores:
         """Score the terms of the validation articles of the final evaluation."""

@@ -10,7 +10,13 @@ import numpy as np
 from raybio.core.final_report import Stage, UnitScores
 from raybio.core.interfaces import Collective, Encoder
 from raybio.encoders.text import TextEncoder, initial_encoder
-from raybio.evaluation.evaluator import Evaluator, ModelScores, bootstrap_seed, chosen_on
+from raybio.evaluation.evaluator import (
+    RIVAL_SEED,
+    Evaluator,
+    ModelScores,
+    bootstrap_seed,
+    chosen_on,
+)
 from raybio.evaluation.unit_scores import sample_units
 from raybio.methods.contrastive_probe.accuracy import (
     CUTOFFS,
@@ -84,8 +90,7 @@ class ProbeEvaluator(Evaluator):
                 outcome = evaluate_predictions(benchmark, predicted_QK, config.match)
                 outcomes_by_rival.setdefault(rival, {})[name] = outcome
         for rival, outcomes in outcomes_by_rival.items():
-            # The same draws in all runs over a store, whatever their seed.
-            yield rival, self._scores_of(outcomes, bootstrap_seed(0))
+            yield rival, self._scores_of(outcomes, RIVAL_SEED)
 
     def score(self, model: Encoder, collective: Collective, stage: Stage) -> ModelScores:
         """Score all queries of all query sets, and each relation."""

@@ -17,6 +17,7 @@ from raybio.core.interfaces import Collective, Encoder, Evaluate, Export, FinalE
 from raybio.core.randomness import derive_seed
 from raybio.encoders.config import SCRATCH
 from raybio.evaluation.evaluator import (
+    RIVAL_SEED,
     Evaluator,
     ModelScores,
     bootstrap_seed,
@@ -254,8 +255,7 @@ class LinkEvaluator(Evaluator):
             composition=self.composition,
         )
         for rival in rivals:
-            # The same draws in all runs over a store, whatever their seed.
-            rng = np.random.default_rng(bootstrap_seed(0))
+            rng = np.random.default_rng(RIVAL_SEED)
             yield rival.name, self._score_rival(rival, device, collective, rng)
 
     def _score_rival(

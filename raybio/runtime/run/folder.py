@@ -164,16 +164,12 @@ class RunFolder:
             CheckpointError: if checkpoints stand on other weights.
             ClusterError: if the folder cannot be written.
         """
-        identity = self.read_identity() or {}
-        recorded = identity.get("encoder")
+        recorded = (self.read_identity() or {}).get("encoder")
         if record is None or record == recorded:
             return
         if recorded is not None and committed_in(self.checkpoints):
             raise CheckpointError(f"{self.identity}: {changed_encoder(recorded, record)}")
-        try:
-            write_record(self.identity, "run", identity | {"encoder": record})
-        except OSError as error:
-            raise self._unwritable(error) from None
+        self._record("encoder", record)
 
     def record_precision(self, name: str) -> None:
         """Write the run's precision into ``run.json``, once; the caller holds the driver's lock.
@@ -182,15 +178,18 @@ class RunFolder:
             CheckpointError: if another one is recorded.
             ClusterError: if the folder cannot be written.
         """
-        identity = self.read_identity() or {}
-        recorded = identity.get("precision", name)
+        recorded = (self.read_identity() or {}).get("precision", name)
         if recorded != name:
             raise CheckpointError(
                 f"{self.identity}: the run computes in {recorded}, got {name}. Choose another "
                 f"--name to train in {name}"
             )
+        self._record("precision", name)
+
+    def _record(self, name: str, value: Any) -> None:
+        """Write one entry of ``run.json``."""
         try:
-            write_record(self.identity, "run", identity | {"precision": name})
+            write_record(self.identity, "run", (self.read_identity() or {}) | {name: value})
         except OSError as error:
             raise self._unwritable(error) from None
 

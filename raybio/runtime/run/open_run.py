@@ -212,16 +212,21 @@ class OpenRun:
         """Write the result and the plots, and let the MLflow run end; do not wait for it.
 
         Raises:
-            OSError: if the result of a complete run cannot be written. Its MLflow run ends.
+            OSError: if the result of a complete run cannot be written. Its MLflow run ends, as
+                failed.
         """
+        ending = MLFLOW_STATUS[status]
         if status == "failed" and self.spool is not None and self.spool.lease.is_taken_over():
             self.tracker.abandon()
         try:
             self._write_result(status)
             if status in COMPLETE:
                 self._plot()
+        except BaseException:
+            ending = MLFLOW_STATUS["failed"]
+            raise
         finally:
-            self.tracker.end(MLFLOW_STATUS[status])
+            self.tracker.end(ending)
 
     def _plot(self) -> None:
         """Write the plots; a run without them is complete."""
@@ -252,6 +257,13 @@ class OpenRun:
         written = read_record(self.folder.result, "result")
         assert written is not None
         return result_of(written, self.folder, was_finished=False)
+
+    @property
+    def num_steps_left(self) -> int:
+        """The number of steps that are left after the newest checkpoint."""
+        newest = self.folder.newest_checkpoint
+        step = 0 if newest is None else step_of_checkpoint(newest)
+        return max(self.spec.config.schedule.max_steps - step, 0)
 
     @property
     def is_trained(self) -> bool:

@@ -82,7 +82,7 @@ def _train_in_turn(runs: Sequence[OpenRun], num_runs: int) -> None:
         num_runs: number of all runs of the command.
     """
     computes = [planned(run) for run in runs]
-    failures: list[RaybioError] = []
+    failures: list[RaybioError | OSError] = []
     for run, compute in zip(runs, computes, strict=True):
         if run.tracker.parent is not None:
             # It has ended: this run has the machine for itself, and samples its load.
@@ -90,7 +90,7 @@ def _train_in_turn(runs: Sequence[OpenRun], num_runs: int) -> None:
             run.tracker.parent = None
         try:
             train_opened(run, compute)
-        except RaybioError as error:
+        except (RaybioError, OSError) as error:
             is_signal = isinstance(error, InterruptedRunError)
             if is_signal and not isinstance(error, StopFileError):
                 raise
@@ -192,7 +192,7 @@ def _train_together(runs: Sequence[OpenRun], num_runs: int) -> None:
         threads = different.pop() if len(different) == 1 else None
     with StopSignals(*[run.folder.stop for run in runs]) as signals:
         tasks: list[_RunTask] = []
-        refused: list[RaybioError] = []
+        refused: list[RaybioError | OSError] = []
         broken: Exception | None = None
         try:
             with started(threads=threads, verbose=runs[0].spec.verbose):
@@ -278,12 +278,10 @@ class _RunTask:
         return self._follower.has_started
 
     @property
-    def seconds(self) -> float | None:
-        """What all steps of the run take at its speed; None before that is measured."""
+    def seconds_per_step(self) -> float | None:
+        """The speed of the run; None before that is measured."""
         projection = self._follower.projection
-        if projection is None:
-            return None
-        return projection.seconds_per_step * self.run.spec.config.schedule.max_steps
+        return None if projection is None else projection.seconds_per_step
 
     def follow(self) -> None:
         """Print what is new, and track the run from its first step on."""
@@ -366,6 +364,7 @@ class _Queue:
     Attributes:
         num_at_a_time: runs that are trained at the same time, at most.
         num_left: number of runs that are not begun.
+        num_steps: steps that are left of all runs.
     """
 
     def __init__(self, runs: Sequence[OpenRun], nodes: Sequence[Node], num_runs: int) -> None:
@@ -384,6 +383,7 @@ class _Queue:
         self._waiting = deque(zip(runs, shares, strict=True))
         self._relay = relay_of(runs)
         self.num_at_a_time = max(share.num_trials for share in shares)
+        self.num_steps = sum(run.num_steps_left for run in runs)
         self._console = PrintableConsole(stderr=True, force_terminal=False)
         self._warned: set[str] = set()
         self._said: set[str] = set()
@@ -444,7 +444,10 @@ def _threads(compute: Compute, share: TrialResources) -> int:
 
 
 def _work_off(
-    queue: _Queue, tasks: list[_RunTask], refused: list[RaybioError], signals: StopSignals
+    queue: _Queue,
+    tasks: list[_RunTask],
+    refused: list[RaybioError | OSError],
+    signals: StopSignals,
 ) -> None:
     """Begin the runs, and conclude each when it has ended; a signal stops all of them.
 
@@ -452,8 +455,7 @@ def _work_off(
         queue: the runs.
         tasks: gets the task of each run once it is begun, so that the caller can end it if a later
             one fails to begin.
-        refused: gets the errors of runs in a bucket that another driver has taken over before they
-            were begun.
+        refused: gets the errors of runs that could not be begun.
         signals: those that end the runs.
     """
     import ray
@@ -469,7 +471,8 @@ def _work_off(
             while not signals.caught and queue.is_due(pending.values()):
                 try:
                     task = queue.begin()
-                except LostLeaseError as error:
+                except (RaybioError, OSError) as error:
+                    # Such as a run in a bucket that another driver has taken over.
                     refused.append(error)
                     print(f"given up: {error}", flush=True)
                     continue
@@ -490,7 +493,7 @@ def _work_off(
                 task.view.note(f"{task.status}; {num_ended} of {num_runs} runs{left}")
                 is_length_shown = True  # whole runs say more of it than a first speed
             if not is_length_shown and num_runs > 1:
-                is_length_shown = _show_length(pending.values(), num_runs, queue.num_at_a_time)
+                is_length_shown = _show_length(pending.values(), num_runs, queue)
             if not signals.caught:
                 continue
             if not is_stopping:
@@ -513,18 +516,19 @@ def _seconds_left(elapsed: float, num_ended: int, num_left: int, num_at_a_time: 
     return seconds_per_round * num_left / num_at_a_time
 
 
-def _show_length(tasks: Iterable[_RunTask], num_runs: int, num_at_a_time: int) -> bool:
-    """Print how long all runs take if they are as the first one whose speed is known.
+def _show_length(tasks: Iterable[_RunTask], num_runs: int, queue: _Queue) -> bool:
+    """Print how long the runs take if they are as the first one whose speed is known.
 
     Returns:
         False if no speed is known yet.
     """
+    num_rounds = math.ceil(num_runs / queue.num_at_a_time)
     for task in tasks:
-        if task.seconds is not None:
-            seconds = math.ceil(num_runs / num_at_a_time) * task.seconds
-            at_a_time = f"{min(num_at_a_time, num_runs)} at a time"
+        if task.seconds_per_step is not None:
+            seconds = num_rounds * queue.num_steps / num_runs * task.seconds_per_step
+            at_a_time = f"{min(queue.num_at_a_time, num_runs)} at a time"
             task.view.note(
-                f"all {num_runs} runs, {at_a_time}: about {in_words(seconds)}, without evaluations"
+                f"{num_runs} runs, {at_a_time}: about {in_words(seconds)}, without evaluations"
             )
             return True
     return False
@@ -540,7 +544,9 @@ def _wait_for_ends(pending: dict[Any, _RunTask]) -> dict[Any, BaseException | No
     ended, _ = ray.wait(list(pending), timeout=POLL_SECONDS)
     error_by_reference = {reference: _error_of(reference) for reference in ended}
     for reference, task in pending.items():
-        task.follow()
+        # What stays wrong with its files is the run's error when it ends; the others go on.
+        with contextlib.suppress(RaybioError, OSError):
+            task.follow()
         try:
             task.run.check_lease()
         except LostLeaseError as error:

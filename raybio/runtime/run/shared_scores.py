@@ -1,13 +1,12 @@
 """Scores of untrained models that the runs of a folder share: random vectors, rivals, initial."""
 
-import functools
-import hashlib
 from importlib import metadata, util
 from pathlib import Path
 
 import torch
 
 from raybio.core.shared_scores import SharedScores
+from raybio.core.version import code_digest
 from raybio.methods import METHODS
 from raybio.runtime.run.folder import SHARED_SCORES, RunFolder
 from raybio.training.settings import TrainingConfig
@@ -46,15 +45,8 @@ def shared_scores(
     return SharedScores(folder.path.parent / SHARED_SCORES, settings, facts)
 
 
-@functools.cache
 def _code_digest(system: str) -> str:
-    """Return the sha256 of raybio's sources, and of those next to the module of a method."""
-    digest = hashlib.sha256()
-    for module in ("raybio", system):
-        spec = util.find_spec(module)
-        assert spec is not None and spec.origin is not None
-        folder = Path(spec.origin).parent
-        for path in sorted(folder.rglob("*.py")):
-            content = hashlib.sha256(path.read_bytes()).hexdigest()
-            digest.update(f"{path.relative_to(folder)} {content}\n".encode())
-    return digest.hexdigest()
+    """Return the sha256 of raybio's code, and of that next to the module of a method."""
+    spec = util.find_spec(system)
+    assert spec is not None and spec.origin is not None
+    return code_digest(Path(spec.origin).parent)

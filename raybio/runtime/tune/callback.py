@@ -7,7 +7,7 @@ from typing import Any
 
 from ray.tune import Callback
 
-from raybio.core.errors import ClusterError, MetricError
+from raybio.core.errors import ClusterError, MetricError, RaybioError, first_line
 from raybio.core.records import read_record, write_record
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
@@ -173,11 +173,16 @@ class TrialCallback(Callback):
     def close(self, is_killed: bool) -> None:
         """End all runs that are still open, and wait until MLflow has everything.
 
+        What goes wrong with a trial is a warning: the others have to end, too.
+
         Args:
             is_killed: whether a signal came; see ``wait_for_all``.
         """
         for trial in self.trials:
-            self._end(trial, INTERRUPTED)
+            try:
+                self._end(trial, INTERRUPTED)
+            except (OSError, RaybioError) as error:  # such as a damaged record, or a full disk
+                _log.warning("%s: %s", settings_text(trial.settings), first_line(error))
         wait_for_all([tracker.wait for tracker in self._ended], is_killed=is_killed)
 
     def _begin(self, trial_id: str, trial: Trial) -> RunFolder:
@@ -228,6 +233,14 @@ class TrialCallback(Callback):
         Nothing is recorded for an interrupted trial, which may resume.
         """
         folder = self.spec.folder(trial)
+        try:
+            self._record_end(trial, folder, status)
+        finally:
+            tracker = self._trackers.pop(folder.name, None)
+            if tracker is not None:
+                self._end_run(tracker, status)
+
+    def _record_end(self, trial: Trial, folder: RunFolder, status: str) -> None:
         self._show_warnings(trial)
         if status_of(folder) == INTERRUPTED and status != INTERRUPTED:
             write_record(folder.path / ENDED, "trial end", {"status": status})
@@ -243,9 +256,6 @@ class TrialCallback(Callback):
             # Members of a population may exploit any checkpoint of another.
             if status in (FINISHED, STOPPED) and self.spec.space.scheduler.kind != "pbt":
                 self._delete_old_checkpoints(folder)
-        tracker = self._trackers.pop(folder.name, None)
-        if tracker is not None:
-            self._end_run(tracker, status)
 
     def _delete_old_checkpoints(self, folder: RunFolder) -> None:
         delete_all_but_newest(folder.checkpoints)
@@ -274,7 +284,10 @@ class TrialCallback(Callback):
 
     def _end_run(self, tracker: Tracker, status: str) -> None:
         """End a trial's MLflow run; sending is retried until the sweep ends."""
-        tracker.note(*_tags_and_metrics(self.spec, tracker.folder))
+        try:
+            tracker.note(*_tags_and_metrics(self.spec, tracker.folder))
+        except (OSError, RaybioError) as error:
+            _log.warning("%s: MLflow lacks its tags (%s)", tracker.folder.path, first_line(error))
         tracker.end(MLFLOW_STATUS[status], status)
         self._ended.append(tracker)
 

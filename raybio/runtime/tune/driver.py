@@ -319,8 +319,10 @@ def _carry_out(
         has_failed = status == "FAILED" and not signals.caught
         if has_failed and held_spool is not None and held_spool.lease.is_taken_over():
             callback.abandon()
-        callback.close(is_killed=bool(signals.caught))
-        tracker.finish("KILLED" if signals.caught else status)
+        try:
+            callback.close(is_killed=bool(signals.caught))
+        finally:
+            tracker.finish("KILLED" if signals.caught else status)
     return SweepResult(folder, spec, ranking, trials, tracker.run_id, tracker.uri)
 
 

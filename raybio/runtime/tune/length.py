@@ -8,7 +8,7 @@ from raybio.runtime.run.duration import DurationEstimate
 from raybio.runtime.run.folder import LAUNCH
 from raybio.runtime.run.metrics_log import MetricsTail
 from raybio.runtime.tune.plan import planned
-from raybio.runtime.tune.trial import SweepSpec
+from raybio.runtime.tune.trial import ENDED, SweepSpec
 
 
 def num_trainings(spec: SweepSpec) -> int:
@@ -37,6 +37,7 @@ class SweepLength:
         """
         self.refusal: str | None = None
         self._spec = spec
+        self._num_at_a_time = num_at_a_time
         max_steps = spec.space.budget.max_steps
         self._num_steps = math.ceil(num_trainings(spec) / num_at_a_time) * max_steps
         # Of all trials: a sweep that is resumed where fewer are trained at a time is not longer.
@@ -58,6 +59,7 @@ class SweepLength:
     def update(self) -> None:
         """Read new reports; of a sweep that is too long, stop all trials."""
         if self._is_settled and self._is_shown:
+            self._followed.clear()
             return
         self._follow_new_trials()
         for tail, estimate in self._followed.values():
@@ -69,14 +71,18 @@ class SweepLength:
             if not self._is_shown:
                 self._is_shown = True
                 until = projection.ends(time.time())
-                print(f"all trials one after another: {words} at most, until {until}", flush=True)
+                at_a_time = f"{self._num_at_a_time} at a time"
+                print(f"all trials, {at_a_time}: {words} at most, until {until}", flush=True)
             if estimate.is_certain and not self._is_settled:
                 self._settle(projection.is_long, words)
                 return
 
     def _follow_new_trials(self) -> None:
         for path in sorted((self._spec.path / "trials").glob("*/metrics.jsonl")):
-            if path.parent.name not in self._followed:
+            if path.with_name(ENDED).exists():
+                # Each has an open file.
+                self._followed.pop(path.parent.name, None)
+            elif path.parent.name not in self._followed:
                 estimate = DurationEstimate(self._num_steps)
                 self._followed[path.parent.name] = (MetricsTail(path), estimate)
 

@@ -1,6 +1,7 @@
 """Runs of one command that are trained at the same time: each is the run that is trained alone."""
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -21,6 +22,7 @@ from rich.console import Console
 from raybio.core.config import override_all
 from raybio.core.digest import weights_digest
 from raybio.core.errors import (
+    CheckpointError,
     ClusterError,
     ConfigError,
     DivergedError,
@@ -45,6 +47,7 @@ from raybio.runtime.run.parallel import (
     _share,
     _show_length,
     _threads,
+    _wait_for_ends,
     _work_off,
     train_runs,
 )
@@ -193,14 +196,14 @@ def test_a_run_is_begun_when_few_others_wait_for_cpus_and_all_are_projected_from
         tasks[1].follow()
         assert begin() == [True] * 4 + [False] * 8
         assert queue.num_left == 8
-        assert not _show_length(tasks, 12, queue.num_at_a_time)
+        assert not _show_length(tasks, 12, queue)
         log = MetricsLog(runs[1].folder.metrics)
         for step in FIRST_REPORTED_STEPS:
             log.append(step, {"steps_per_second": 0.1})
         tasks[1].follow()
-        assert _show_length(tasks, 12, queue.num_at_a_time)
+        assert _show_length(tasks, 12, queue)
         # Six rounds of 24 steps, 10 s each.
-        expected = "all 12 runs, 2 at a time: about 24 minutes, without evaluations"
+        expected = "12 runs, 2 at a time: about 24 minutes, without evaluations"
         assert expected in " ".join(capsys.readouterr().err.split())
         tracked = [bool(run.tracker._thread) for run in runs]
         assert tracked == [False, True] + [False] * 10
@@ -232,8 +235,7 @@ def test_a_run_that_cannot_be_concluded_fails_and_leaves_the_others_alone(
     assert "result.json" in str(tasks[1].error)
     assert tasks[2].error is None
     statuses = [mlflow_run(run.folder).info.status for run in runs]
-    assert statuses[0] == "FAILED" and statuses[2] == "FINISHED"
-    assert statuses[1] in ("FAILED", "FINISHED")
+    assert statuses == ["FAILED", "FAILED", "FINISHED"]
     assert read_record(runs[2].folder.result, "result")["status"] == "finished"
 
 
@@ -254,6 +256,7 @@ def test_runs_of_several_workers_are_trained_although_those_before_them_fail(
     errors = {
         "seed-0": DivergedError("step 3: loss nan"),
         "seed-1": StopFileError(".stop: stopped at step 3"),
+        "seed-2": OSError("no space left"),
     }
 
     def train_the_third(run: OpenRun, compute: Compute) -> None:
@@ -266,15 +269,18 @@ def test_runs_of_several_workers_are_trained_although_those_before_them_fail(
     monkeypatch.setattr("raybio.runtime.run.parallel.train_opened", train_the_third)
     monkeypatch.setattr("raybio.runtime.run.parallel.planned", lambda run: run.spec.compute)
     compute = replace(request_one.compute, workers=2)
-    runs = [with_seed(request_one, seed, compute=compute) for seed in range(3)]
+    runs = [with_seed(request_one, seed, compute=compute) for seed in range(4)]
     with pytest.raises(DivergedError, match="step 3: loss nan"):
         train_runs([runs])
     # The first run has failed, and is the parent of the others all the same.
     parent = ("run of seed-0", None)
-    assert parents == {"seed-0": (None, None), "seed-1": parent, "seed-2": parent}
+    assert parents == {"seed-0": (None, None)} | dict.fromkeys(
+        ("seed-1", "seed-2", "seed-3"), parent
+    )
     printed = capsys.readouterr().out
     assert "seed-0: failed: step 3: loss nan" in printed
     assert "seed-1: failed: .stop: stopped at step 3" in printed
+    assert "seed-2: failed: no space left" in printed
 
     parents.clear()
     errors["seed-0"] = InterruptedRunError(signal.SIGINT, "stopped at step 3")
@@ -532,23 +538,39 @@ def test_a_run_that_fails_leaves_the_others_alone_and_is_all_that_the_next_comma
 
 
 @pytest.mark.slow
-def test_runs_that_are_begun_are_concluded_if_a_later_one_cannot_begin(
+def test_runs_are_trained_although_one_of_them_cannot_begin(
     ray_cluster: None, request_one: RunSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    specs = [with_seed(request_one, seed) for seed in range(2)]
+    specs = [with_seed(request_one, seed) for seed in range(3)]
+    errors = {"seed-1": CheckpointError("other versions"), "seed-2": OSError("no space left")}
     begin = OpenRun.begin
 
     def begin_first(run: OpenRun, compute: Compute) -> tuple[str, list[str]]:
-        if run.spec.name == "seed-1":
-            raise OSError("no space left on device")
+        if run.spec.name in errors:
+            raise errors[run.spec.name]
         return begin(run, compute)
 
     monkeypatch.setattr(OpenRun, "begin", begin_first)
-    with pytest.raises(OSError, match="no space left"):
+    with pytest.raises(CheckpointError, match="other versions"):
         train_runs([specs])
-    assert read_record(specs[0].folder.result, "result")["status"] == "failed"
-    assert mlflow_run(specs[0].folder).info.status == "FAILED"
+    assert read_record(specs[0].folder.result, "result")["status"] == "finished"
+    assert mlflow_run(specs[0].folder).info.status == "FINISHED"
     assert read_record(specs[1].folder.result, "result") is None
+
+
+def test_a_run_whose_files_cannot_be_read_for_a_while_leaves_the_others_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An OSError of one run ended the tasks of all."""
+
+    class Unreadable:
+        run = SimpleNamespace(check_lease=lambda: None)
+
+        def follow(self) -> None:
+            raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr("ray.wait", lambda references, timeout: ([], references))
+    assert _wait_for_ends({"reference": Unreadable()}) == {}
 
 
 def begin_again(rank: int, folder: Path) -> None:

@@ -45,9 +45,9 @@ def spec_of(folder: Path, **sections: object) -> SweepSpec:
 
 
 def leave(
-    spec: SweepSpec, trial: Trial, values: dict[int, float], status: str = FINISHED
+    spec: SweepSpec, trial: Trial, values: dict[int, float], status: str | None = FINISHED
 ) -> RunFolder:
-    """What a trial leaves in its folder."""
+    """What a trial leaves in its folder; of one that still runs, the status is None."""
     folder = spec.folder(trial)
     folder.make()
     log = MetricsLog(folder.metrics)
@@ -59,7 +59,8 @@ def leave(
         "trial",
         {"trial": {"settings": trial.settings, "branch": trial.branch}, "worker_seconds": 36.0},
     )
-    write_record(folder.path / ENDED, "trial end", {"status": status})
+    if status is not None:
+        write_record(folder.path / ENDED, "trial end", {"status": status})
     return folder
 
 

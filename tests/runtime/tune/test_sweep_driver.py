@@ -250,6 +250,31 @@ def test_a_sweep_that_breaks_off_ends_its_tracked_runs(
     assert launch == {"given": {"budget": ["num_trials=8"]}, "tracking": request_to.run.tracking}
 
 
+@pytest.mark.parametrize("damaged", ["failure.json", "notices.jsonl", "ended.json"])
+def test_a_trial_that_cannot_be_concluded_leaves_the_others_to_be_ended(
+    damaged: str,
+    request_to: SweepSpec,
+    database: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def break_off(spec: SweepSpec, callback: TrialCallback, *_: Any) -> None:
+        first, second = of(0.0), of(0.1)
+        begin(callback, first, second)
+        path = spec.folder(first).path / damaged
+        if damaged == "notices.jsonl":
+            path.mkdir()
+        else:
+            path.write_text("{")
+        raise ClusterError("the cluster is gone")
+
+    monkeypatch.setattr("raybio.runtime.tune.driver._run_tune", break_off)
+    with pytest.raises(ClusterError, match="the cluster is gone"):
+        sweep(request_to)
+    assert sorted(statuses(database).values()) == ["FAILED", "KILLED", "KILLED"]
+    assert damaged in caplog.text
+
+
 def nothing_goes(rank: int, folder: Path) -> None:
     raise ConfigError("there is nothing to learn")
 

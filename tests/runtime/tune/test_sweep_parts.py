@@ -433,19 +433,19 @@ def test_a_sweep_of_more_than_a_day_on_cpus_is_stopped_unless_that_is_accepted(
     spec = spec_of(tmp_path, search={"kind": "grid"}, space=grid, budget=budget)
     spec = replace(spec, run=replace(spec.run, accepts_long_run=yes))
     assert num_trainings(spec) == 3 + 2 * 2
-    folder = leave(spec, of(0.1), {})  # begun by an earlier start
+    folder = leave(spec, of(0.1), {}, status=None)  # begun by an earlier start
     launch_path = spec.path / "launch.json"
     write_record(launch_path, "launch", {"tracking": "mine"})
     for step in (1, 3, 10):
         MetricsLog(folder.metrics).append(step, {"steps_per_second": 1e-9})
     length = SweepLength(spec, num_at_a_time=2)
-    folder = leave(spec, of(0.5), {})
+    folder = leave(spec, of(0.5), {}, status=None)
     for step in FIRST_REPORTED_STEPS:
         length.update()
         assert length.refusal is None
         MetricsLog(folder.metrics).append(step, {"steps_per_second": 1 / seconds_per_step})
     length.update()
-    assert capsys.readouterr().out.count("all trials one after another: ") == 1
+    assert capsys.readouterr().out.count("all trials, 2 at a time: ") == 1
     assert (length.refusal is not None) == is_refused
     assert spec.stop.exists() == is_refused
     launch = read_record(launch_path, "launch")
@@ -461,6 +461,20 @@ def test_a_sweep_of_more_than_a_day_on_cpus_is_stopped_unless_that_is_accepted(
         grid = {LAMBDA: {"choice": [0.0, 0.1, 0.5, 1.0]}}
         larger = spec_of(tmp_path, search={"kind": "grid"}, space=grid, budget=budget)
         assert not SweepLength(larger, num_at_a_time=2)._is_settled
+
+
+def test_the_length_of_a_sweep_holds_no_files_of_trials_that_have_ended(tmp_path: Path) -> None:
+    """Sweeps of very short trials ran out of file descriptors."""
+    spec = spec_of(tmp_path, search={"kind": "grid"}, space={LAMBDA: {"choice": [0.0, 0.1, 0.5]}})
+    length = SweepLength(spec, num_at_a_time=2)
+    for weight in (0.0, 0.1, 0.5):
+        folder = leave(spec, of(weight), {}, status=None)
+        MetricsLog(folder.metrics).append(1, {"steps_per_second": 1.0})
+        length.update()
+        assert len(length._followed) == 1
+        write_record(folder.path / "ended.json", "trial end", {"status": "finished"})
+    length.update()
+    assert not length._followed
 
 
 @pytest.mark.parametrize(

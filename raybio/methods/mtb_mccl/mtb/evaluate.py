@@ -14,7 +14,7 @@ import numpy as np
 from raybio.core.final_report import Stage, UnitScores
 from raybio.core.interfaces import Collective, Encoder
 from raybio.core.randomness import derive_seed, hash_uniform
-from raybio.evaluation.evaluator import Evaluator, ModelScores, bootstrap_seed
+from raybio.evaluation.evaluator import RIVAL_SEED, Evaluator, ModelScores, bootstrap_seed
 from raybio.methods.mtb_mccl.batches import Pairs
 from raybio.methods.mtb_mccl.documents.collate import DocumentReader
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
@@ -98,8 +98,7 @@ class PairRetrievalEvaluator(Evaluator):
             units = query_units(id_Q, len(self.reader.store.entity_keys))
             for name, ranking in pair_rivals(query, candidate):
                 retrieval = retrieve_pairs(ranking, id_Q, id_C, collective)
-                # The same draws in all runs over a store, whatever their seed.
-                rng = np.random.default_rng(bootstrap_seed(0))
+                rng = np.random.default_rng(RIVAL_SEED)
                 scores.setdefault(name, {})[split] = pair_scores(retrieval, units, rng)
                 unit_scores.setdefault(name, {})[split] = pair_unit_scores(retrieval, units)
                 chance[split] = pair_chance(retrieval)

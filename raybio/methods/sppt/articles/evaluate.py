@@ -92,7 +92,7 @@ class ArticleLinkEvaluator(LinkEvaluator):
                 by_random = by_embeddings(vector_ND)
                 scores = self._with_samples(scores, by_random, self.config.seed, device, collective)
             if stage in rivals:
-                # The same draws in all runs over a store, whatever their seed.
+                # As by ``RIVAL_SEED``, whatever the run's seed.
                 by_words = by_rival(rivals[stage], device)
                 scores = self._with_samples(scores, by_words, 0, device, collective)
             yield stage, scores

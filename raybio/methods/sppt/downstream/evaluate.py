@@ -18,6 +18,7 @@ from raybio.core.batch import IGNORED_LABEL, PaddedTokens, Tokens
 from raybio.core.final_report import Stage, UnitScores
 from raybio.core.interfaces import Collective, Encoded, Encoder
 from raybio.evaluation.evaluator import (
+    RIVAL_SEED,
     Evaluator,
     ModelScores,
     bootstrap_seed,
@@ -120,9 +121,7 @@ class TaskEvaluator(Evaluator):
             for split, row_N in self._rows_by_split.items():
                 value_by_measure = self._with_score(rival.values(row_N))
                 unit_scores[split] = sample_units(row_N, value_by_measure)
-                # The same draws in all runs over a store, whatever their seed.
-                seed = bootstrap_seed(0)
-                scores[split] = with_intervals(value_by_measure, seed, self._limits)
+                scores[split] = with_intervals(value_by_measure, RIVAL_SEED, self._limits)
             details = {"rivals": dict(rival.settings)}
             yield (
                 rival.name,
