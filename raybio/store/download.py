@@ -7,7 +7,6 @@ again, and an interrupted call resumes. One process at a time downloads a file: 
 ``.<name>.lock``, which is removed afterwards.
 """
 
-import fcntl
 import os
 import re
 import shutil
@@ -18,7 +17,7 @@ from typing import NamedTuple
 
 from raybio.core.digest import file_digest
 from raybio.core.errors import DataError
-from raybio.core.files import replace_bytes
+from raybio.core.files import replace_bytes, try_lock
 from raybio.store.retrying_http import RetryingHttp, check_space
 
 MD5_LINES = (
@@ -119,12 +118,10 @@ def _alone(path: Path) -> Iterator[None]:
     lock_path = path.with_name(f".{path.name}.lock")
     while True:
         with lock_path.open("a") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not try_lock(lock):
                 raise DataError(
                     f"{path}: another command downloads it. Wait for it, or choose another folder."
-                ) from None
+                )
             if os.fstat(lock.fileno()).st_nlink == 0:
                 # Its last owner has removed it meanwhile.
                 continue

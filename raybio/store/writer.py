@@ -5,8 +5,6 @@ it.
 """
 
 import errno
-import fcntl
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +15,7 @@ import pyarrow as pa
 
 from raybio.core.digest import canonical_json, json_digest, sha256_of
 from raybio.core.errors import StoreError
-from raybio.core.files import check_local, replace_folder, sync
+from raybio.core.files import check_local, replace_folder, sync, try_lock
 from raybio.store.manifest import DERIVED, MANIFEST, SCHEMA_VERSION, is_file_of_store
 from raybio.store.store import S, open_store
 
@@ -59,18 +57,15 @@ class Draft:
         """Create and lock the draft folder; the kernel releases the lock when the process dies."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self.folder / LOCK, os.O_CREAT | os.O_RDWR)
+            self._lock = (self.folder / LOCK).open("a")
+            is_alone = try_lock(self._lock)
         except OSError as error:
             raise StoreError(
                 f"{self.path}: cannot be written ({error.strerror}). Choose another --out."
             ) from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._lock)
-            raise StoreError(
-                f"{self.path}: another process is preparing this store. Wait for it."
-            ) from None
+        if not is_alone:
+            self._lock.close()
+            raise StoreError(f"{self.path}: another process is preparing this store. Wait for it.")
         for leftover in self.folder.iterdir():
             if leftover.is_dir() and not leftover.is_symlink():
                 shutil.rmtree(leftover)
@@ -92,7 +87,7 @@ class Draft:
         # Behind a moved draft, another process may have begun its own in the same folder.
         if not self._is_moved and self.folder.exists():
             shutil.rmtree(self.folder, ignore_errors=True)
-        os.close(self._lock)
+        self._lock.close()
         if isinstance(error, OSError) and error.errno in DISK_ERRORS:
             raise StoreError(
                 f"{self.path}: cannot be written ({error}). Free some space or choose another "
