@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -90,9 +91,23 @@ for order in sys.argv[1:]:
 """
 
 
+class Hub(NamedTuple):
+    """A hub on the loopback.
+
+    Attributes:
+        address: its address.
+        digest_by_name: digests of the weights of tiny/esm, tiny/words, tiny/masked and
+            tiny/relations.
+        relations: folder of tiny/relations.
+    """
+
+    address: str
+    digest_by_name: dict[str, str]
+    relations: Path
+
+
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory):
-    """Yield the address of a hub with tiny/esm and tiny/words, and the digests of their weights."""
     encoder = build_protein_encoder(EncoderConfig(vocabulary="esm", **TINY), seed=0)
     folder = tmp_path_factory.mktemp("repository")
     encoder.model.save_pretrained(folder)
@@ -115,7 +130,17 @@ def hub(tmp_path_factory):
     narrow = Path(save_tiny(folder.parent / "narrow"))
     settings = json.loads((narrow / "config.json").read_text()) | {"intermediate_size": 40}
     (narrow / "config.json").write_text(json.dumps(settings))
+    masked = build_text_encoder(TextEncoderConfig(source=save_tiny(folder.parent / "text")), seed=0)
+    masked.add_mask_head(TextEncoderConfig(), seed=3)
+    config = RelationEncoderConfig(source=save_tiny(folder.parent / "base"), projection="linear")
+    relations = build_relation_encoder(config, seed=3)
+    relation_settings = {"max_document_tokens": 900}
+    encoder_by_id = {"esm": encoder, "words": words, "masked": masked, "relations": relations}
     repositories = {
+        "tiny/masked": export_text_encoder(masked, folder.parent / "masked", card={}),
+        "tiny/relations": export_relation_encoder(
+            relations, folder.parent / "relations", card={}, settings=relation_settings
+        ),
         "tiny/plain": Path(save_tiny(folder.parent / "plain")),
         "tiny/narrow": narrow,
         "tiny/esm": folder,
@@ -127,10 +152,15 @@ def hub(tmp_path_factory):
         "tiny/words": save_character_bert(words, folder.parent / "words"),
     }
     with serve_hub(repositories) as address:
-        yield address, *(weights_digest(one.state_dict().items()) for one in (encoder, words))
+        yield Hub(
+            address,
+            {name: weights_digest(one.state_dict().items()) for name, one in encoder_by_id.items()},
+            repositories["tiny/relations"],
+        )
 
 
-def run(orders: list[str], cache: Path, address: str | None, token: str = "") -> list[str]:
+def run(orders: list[str], cache: Path, address: str | None, token: str = "") -> dict[str, str]:
+    """Return what a process says of each order."""
     own = {
         "HF_HOME": str(cache),
         "RAYBIO_CACHE": str(cache / "raybio"),
@@ -147,7 +177,8 @@ def run(orders: list[str], cache: Path, address: str | None, token: str = "") ->
     done = subprocess.run(command, env=inherited | own, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "Retry" not in done.stderr
-    return done.stdout.splitlines()
+    answered = [order for order in orders if not order.startswith("token@")]
+    return dict(zip(answered, done.stdout.splitlines(), strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -158,12 +189,17 @@ def cache(tmp_path_factory):
 @pytest.fixture(scope="module")
 def online(hub, cache):
     """What a process says that first checks and then loads, beginning with an empty cache."""
-    tasks = ["check@tiny/esm@main", "check@tiny/other@main"]
-    tasks += [
+    orders = [
+        "check@tiny/esm@main",
+        "check@tiny/other@main",
         "load@tiny/esm@main",
         f"load@tiny/esm@{COMMIT}",
         "load@tiny/other@main",
         "words@tiny/words@main",
+        "masked@tiny/masked@main",
+        "relation@tiny/relations@main",
+        "frozen@tiny/relations@main",
+        f"frozen@{hub.relations}@main",
         "check@tiny/pickled@main",
         "text@tiny/pickled@main",
         "text@tiny/moved@main",
@@ -171,7 +207,7 @@ def online(hub, cache):
         "check@tiny/unsafe@main",
         "check@tiny/empty@main",
     ]
-    return run(tasks, cache, hub[0])
+    return run(orders, cache, hub.address)
 
 
 @pytest.fixture(scope="module")
@@ -183,48 +219,34 @@ def offline(cache, online):
 
 
 def test_an_encoder_is_loaded_by_hub_id_or_commit_and_later_from_the_cache(hub, online, offline):
-    _, digest, words_digest = hub
-    _, _, by_branch, by_commit, unknown, words, *_ = online
-    assert by_branch == by_commit == f"esm {digest}"
-    assert words == f"True {words_digest}"
-    cached, not_cached, words, *_ = offline
-    assert cached == f"esm {digest}"
-    assert words == f"True {words_digest}"
-    for line in (unknown, not_cached):
-        assert line.startswith("ConfigError: encoder.source 'tiny/other' cannot be loaded: ")
-        assert "hf download tiny/other --local-dir FOLDER" in line
-        assert "HF_HUB_OFFLINE=1" in line
+    for order in ("load@tiny/esm@main", f"load@tiny/esm@{COMMIT}"):
+        assert online[order] == f"esm {hub.digest_by_name['esm']}"
+    for lines in (online, offline):
+        assert lines["load@tiny/esm@main"] == f"esm {hub.digest_by_name['esm']}"
+        assert lines["words@tiny/words@main"] == f"True {hub.digest_by_name['words']}"
+        unknown = lines["load@tiny/other@main"]
+        assert unknown.startswith("ConfigError: encoder.source 'tiny/other' cannot be loaded: ")
+        assert "hf download tiny/other --local-dir FOLDER" in unknown
+        assert "HF_HUB_OFFLINE=1" in unknown
 
 
-def test_the_mask_head_of_an_export_at_the_hub_is_loaded(tmp_path):
-    encoder = build_text_encoder(TextEncoderConfig(source=save_tiny(tmp_path / "source")), seed=0)
-    encoder.add_mask_head(TextEncoderConfig(), seed=3)
-    folder = export_text_encoder(encoder, tmp_path / "export", card={})
-    with serve_hub({"tiny/export": folder}) as address:
-        (line,) = run(["masked@tiny/export@main"], tmp_path / "cache", address)
-    assert line == f"{COMMIT} {weights_digest(encoder.state_dict().items())}"
+def test_the_mask_head_of_an_export_at_the_hub_is_loaded(hub, online):
+    assert online["masked@tiny/masked@main"] == f"{COMMIT} {hub.digest_by_name['masked']}"
 
 
-def test_projection_and_settings_of_a_relation_encoder_at_the_hub_are_loaded(tmp_path):
-    config = RelationEncoderConfig(source=save_tiny(tmp_path / "source"), projection="linear")
-    encoder = build_relation_encoder(config, seed=3)
-    folder = export_relation_encoder(
-        encoder, tmp_path / "export", card={}, settings={"max_document_tokens": 900}
-    )
-    orders = ["relation@tiny/export@main", "frozen@tiny/export@main", f"frozen@{folder}@main"]
-    with serve_hub({"tiny/export": folder}) as address:
-        line, *settings = run(orders, tmp_path / "cache", address)
-    assert line == weights_digest(encoder.state_dict().items())
-    assert settings == ["linear auto 900"] * 2
+def test_projection_and_settings_of_a_relation_encoder_at_the_hub_are_loaded(hub, online):
+    assert online["relation@tiny/relations@main"] == hub.digest_by_name["relations"]
+    for source in ("tiny/relations", hub.relations):
+        assert online[f"frozen@{source}@main"] == "linear auto 900"
 
 
 @pytest.mark.nightly
 def test_a_hub_id_is_checked_without_loading_and_without_trying_again_where_there_is_no_network(
     online, tmp_path
 ):
-    known, unknown, *_ = online
-    assert known == "None 0"  # no weights were fetched
-    (unreachable,) = run(["check@tiny/esm@main"], tmp_path, "http://127.0.0.1:9")
+    unknown = online["check@tiny/other@main"]
+    assert online["check@tiny/esm@main"] == "None 0"  # no weights were fetched
+    (unreachable,) = run(["check@tiny/esm@main"], tmp_path, "http://127.0.0.1:9").values()
     assert (
         "the hub could not be reached" in unreachable
         and "the hub has no config.json of it" in unknown
@@ -236,7 +258,8 @@ def test_a_hub_id_is_checked_without_loading_and_without_trying_again_where_ther
 
 @pytest.mark.nightly
 def test_shapes_of_a_hub_id_are_checked_without_fetching_its_weights(hub, tmp_path):
-    fits, refused = run(["fits@tiny/plain@main", "fits@tiny/narrow@main"], tmp_path, hub[0])
+    lines = run(["fits@tiny/plain@main", "fits@tiny/narrow@main"], tmp_path, hub.address)
+    fits, refused = lines.values()
     assert fits == "None 0"
     assert refused.startswith("ConfigError: encoder.source 'tiny/narrow' cannot be loaded: ")
     assert "has shape (48,) in the file, and config.json wants (40,)" in refused
@@ -245,8 +268,9 @@ def test_shapes_of_a_hub_id_are_checked_without_fetching_its_weights(hub, tmp_pa
 @pytest.mark.nightly
 def test_a_gated_repository_is_named_as_such_and_read_with_a_token(hub, tmp_path):
     other = TOKEN.replace("x", "y")
+    (refused,) = run(["check@tiny/gated@main"], tmp_path, hub.address, other).values()
     orders = [f"token@{TOKEN}@", "check@tiny/gated@main", "text@tiny/gated@main"]
-    refused, checked, loaded = run(["check@tiny/gated@main", *orders], tmp_path, hub[0], other)
+    checked, loaded = run(orders, tmp_path, hub.address, other).values()
     assert refused.startswith("ConfigError: encoder.source 'tiny/gated' cannot be loaded: ")
     assert "its repository is gated. Accept its terms" in refused
     assert "HF_TOKEN" in refused
@@ -257,19 +281,22 @@ def test_a_gated_repository_is_named_as_such_and_read_with_a_token(hub, tmp_path
 
 @pytest.mark.nightly
 def test_pickled_weights_of_a_hub_id_are_converted_when_they_are_checked(cache, online, offline):
-    checked, loaded, _, _, unsafe, empty = online[-6:]
-    assert checked.startswith("None ")
+    loaded = online["text@tiny/pickled@main"]
+    assert online["check@tiny/pickled@main"].startswith("None ")
     folders = {path.parent.relative_to(cache) for path in cache.rglob("raybio/**/*.safetensors")}
     assert Path(f"raybio/weights-1/hub/tiny--pickled/{COMMIT}") in folders
     assert loaded.startswith(f"{COMMIT} ")
-    assert offline[-2] == loaded
+    assert offline["text@tiny/pickled@main"] == loaded
+    unsafe = online["check@tiny/unsafe@main"]
     assert "more than tensors, and reading it would run code" in unsafe
+    empty = online["check@tiny/empty@main"]
     assert "it has no weights: no model.safetensors and no pytorch_model.bin" in empty
 
 
 def test_a_pinned_commit_is_loaded_although_the_branch_has_moved(online, offline):
-    later, pinned = online[-4:-2]
+    pinned_order = f"pinned@tiny/moved@{COMMIT}"
+    later, pinned = online["text@tiny/moved@main"], online[pinned_order]
     assert later.startswith(f"{LATER_COMMIT} ")
     assert pinned.startswith(f"{COMMIT} ")
     assert later.split()[1] != pinned.split()[1]
-    assert offline[-1] == pinned
+    assert offline[pinned_order] == pinned

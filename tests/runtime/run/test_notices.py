@@ -30,8 +30,8 @@ def warn_many(path: Path, rank: int) -> None:
 def test_warnings_of_several_processes_arrive_whole(tmp_path: Path) -> None:
     path = tmp_path / "notices.jsonl"
     tail = NoticeTail(path)
-    spawn = get_context("spawn")
-    processes = [spawn.Process(target=warn_many, args=(path, rank)) for rank in range(3)]
+    fork = get_context("fork")
+    processes = [fork.Process(target=warn_many, args=(path, rank)) for rank in range(3)]
     for process in processes:
         process.start()
     for process in processes:
