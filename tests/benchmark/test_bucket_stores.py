@@ -19,6 +19,7 @@ from tests.methods.conformance_cases import tiny_config
 from tests.s3 import S3
 
 
+@pytest.mark.nightly
 def test_stores_in_a_bucket_have_the_scores_of_local_ones(
     s3: S3,
     bucket: BucketPath,

@@ -52,6 +52,7 @@ def evaluated(
     return model, evaluate_model_links({"proteins": model_of_folder(export)}, store.path)
 
 
+@pytest.mark.first_tier("homology")
 @pytest.mark.parametrize("held_out", ["random", "proteins", "homology"])
 def test_links_of_each_class_have_the_figures_of_evaluate_links(
     held_out: HeldOut, tmp_path: Path

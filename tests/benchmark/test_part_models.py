@@ -34,6 +34,7 @@ def task_of(report: BenchmarkReport, name: str) -> TaskReport:
     return next(task for task in report.tasks if task.name == name)
 
 
+@pytest.mark.nightly
 def test_exports_of_parts_have_the_figures_of_their_commands_and_are_skipped_elsewhere(
     tiny_documents: DocumentStore, tiny_words: WordStore, tmp_path: Path
 ) -> None:

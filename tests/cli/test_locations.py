@@ -274,6 +274,7 @@ def complete(option: Option, uri: str) -> list[str]:
     return [*arguments, option.name, uri]
 
 
+@pytest.mark.first_tier("missing bucket", "no answer")
 @pytest.mark.parametrize(
     "case",
     [

@@ -436,7 +436,7 @@ def test_a_complete_run_whose_result_cannot_be_written_is_tracked_to_its_end(
     monkeypatch.setattr(runtime_train, "connected", starting)
     with pytest.raises(OSError, match=folder.result.name):
         train(replace(request_one, compute=replace(request_one.compute, device="cpu")))
-    assert tracked_status(folder) == "FINISHED"
+    assert tracked_status(folder) == "FAILED"
 
 
 def tracked_status(folder: RunFolder) -> str:

@@ -120,7 +120,7 @@ def test_packed_proteins_equal_padded_ones_with_all_gradients(
     assert_packed_equals_padded(without_dropout(encoder), batch, 1e-10)
 
 
-@pytest.mark.first_tier("bert", "esm")
+@pytest.mark.first_tier("bert")
 @pytest.mark.parametrize("kind", _PACKABLE)
 def test_compiled_layers_equal_padded_ones_and_one_graph_reads_any_number_of_sequences(
     kind: str, monkeypatch: pytest.MonkeyPatch

@@ -210,6 +210,7 @@ with started(threads=1):
 """
 
 
+@pytest.mark.nightly
 def test_other_users_do_not_reach_the_folders_of_a_local_ray() -> None:
     """Ray opens its own folders to all users; this one has the longest path that is taken."""
     name = f"raybio-{os.getuid()}"
@@ -407,6 +408,7 @@ finally:
 """
 
 
+@pytest.mark.first_tier("raybio.")
 @pytest.mark.parametrize("handled_by", ["ray.", "raybio."])
 def test_sigterm_ends_a_command_that_starts_ray_or_waits_for_it_by_an_exception(
     handled_by: str,
@@ -434,6 +436,7 @@ with started(threads=1):
 """
 
 
+@pytest.mark.nightly
 def test_a_start_of_ray_waits_for_no_worker_which_might_be_killed_before_it_is_there() -> None:
     done = subprocess.run([sys.executable, "-c", STARTS_RAY], capture_output=True, text=True)
     assert done.stdout == "0\n7\n", done.stderr

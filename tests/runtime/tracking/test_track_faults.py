@@ -111,7 +111,7 @@ def test_children_of_a_server_that_stays_away_end_in_time_and_are_sent_by_the_ne
     assert way.requests == []
 
 
-@pytest.mark.first_tier("runs/create", "config.json")
+@pytest.mark.first_tier("runs/create")
 @pytest.mark.parametrize(
     ("how", "path"),
     [
@@ -311,6 +311,7 @@ def test_the_machine_is_sampled_again_after_a_server_was_away(
     assert num_samples(child) == 0  # its parent has them
 
 
+@pytest.mark.nightly
 def test_children_that_all_end_at_once_on_sqlite_lose_nothing(
     tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -133,6 +133,7 @@ def to_bioc(source: Path, out: Path) -> Path:
     return out
 
 
+@pytest.mark.nightly
 def test_ids_are_those_of_the_input_whatever_its_format(trained, tiny_documents, tmp_path) -> None:
     plain = tiny_documents.path.parent / "test.PubTator"
     written = "\\1MESH:\\2(Tax:9606)"

@@ -24,12 +24,12 @@ def test_relatives_share_a_cluster_and_unrelated_proteins_do_not(tmp_path: Path)
     rng = np.random.default_rng(0)
     ancestors = [random_protein(rng, 300) for _ in range(30)]
     equal_by_identity = {}
-    for identity in (0.3, 0.6, 0.95):
+    for identity in (0.3, 0.6):
         mutants = [mutant(ancestor, identity, rng) for ancestor in ancestors]
         cluster_N = mmseqs_clusters(ragged(ancestors + mutants), tmp_path, identity=0.5)
         assert len(np.unique(cluster_N[:30])) == 30
         equal_by_identity[identity] = (cluster_N[:30] == cluster_N[30:]).mean()
-    assert equal_by_identity == {0.3: 0.0, 0.6: 1.0, 0.95: 1.0}
+    assert equal_by_identity == {0.3: 0.0, 0.6: 1.0}
 
 
 @needs_mmseqs

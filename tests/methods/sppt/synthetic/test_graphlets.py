@@ -38,7 +38,7 @@ def by_sets(linked: np.ndarray) -> np.ndarray:
     return found
 
 
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.25, 0.5, 0.8, 1.0])
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.nightly)])
 def test_they_are_those_of_every_set_of_nodes(seed, share):
     rng = np.random.default_rng(seed)
