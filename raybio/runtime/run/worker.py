@@ -60,7 +60,9 @@ def _work(spec: WorkerSpec, rank: int, remote: RemoteCheckpoints | None) -> None
     except ClusterError:
         raise  # another worker or the storage is gone: Ray restarts all workers
     except (RaybioError, OSError) as error:
-        record_failure(folder, error)
+        # A process that a killed driver has left would end the start that came after it.
+        if folder.is_newest_start(spec.start):
+            record_failure(folder, error)
         raise
 
 

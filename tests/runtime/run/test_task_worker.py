@@ -1,14 +1,18 @@
 """Which errors of a run's own process are kept as its failure, and which Ray tries again."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from raybio.core.errors import ClusterError, DamagedObjectError, StorageError
+from raybio.core.errors import ClusterError, ConfigError, DamagedObjectError, StorageError
 from raybio.core.location import BucketPath, Location
 from raybio.core.records import read_record
+from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.spec import RunSpec, WorkerSpec
 from raybio.runtime.run.task_worker import _train
+from raybio.runtime.run.worker import _work
 from raybio.store.bucket import BucketFolder
 from raybio.store.remote_store import upload_store
 from raybio.store.store import Store
@@ -80,3 +84,28 @@ def test_a_bucket_that_refuses_is_no_failure_of_the_run_and_a_damaged_store_is(
     failure = read_record(folder.failure, "failure") or {}
     assert failure["kind"] == DamagedObjectError.__name__
     assert not issubclass(DamagedObjectError, StorageError)
+
+
+def fail(rank: int, folder: Path) -> None:
+    raise ConfigError("of this start")
+
+
+def begin_again_and_fail(rank: int, folder: Path) -> None:
+    """Another driver starts the run before this worker fails for good."""
+    RunFolder(folder.parent, folder.name).begin_start()
+    fail(rank, folder)
+
+
+@pytest.mark.parametrize("setup", [fail, begin_again_and_fail])
+def test_a_worker_of_an_older_start_does_not_end_the_newer_one(
+    setup: Callable[[int, Path], None],
+    tmp_path: Path,
+    tiny_store: Store,
+    tiny_training: TrainingConfig,
+) -> None:
+    """A worker of Ray Train that a killed driver had left wrote failure.json for the new start."""
+    spec = opened(tiny_store.path, tiny_store.digest, tmp_path / "runs", tiny_training)
+    spec = replace(spec, run=replace(spec.run, setup=setup))
+    with pytest.raises(ConfigError, match="of this start"):
+        _work(spec, 0, None)  # type: ignore[arg-type]
+    assert spec.run.folder.failure.exists() == (setup is fail)
