@@ -38,3 +38,4 @@ def test_a_value_that_was_used_in_between_is_not_forgotten() -> None:
 def test_nothing_recorded_is_no_change() -> None:
     assert used_values({}, FIRST) == FIRST
     assert used_values(FIRST, {}) == {}
+    assert changed_values({}, FIRST) == []

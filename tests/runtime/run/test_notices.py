@@ -44,7 +44,11 @@ def test_warnings_of_several_processes_arrive_whole(tmp_path: Path) -> None:
     assert tail.read() == []
 
 
-def test_progress_of_the_first_worker_is_read_next_to_warnings(tmp_path: Path) -> None:
+def test_progress_of_the_first_worker_is_read_next_to_warnings(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Whatever the level of a worker's own output.
+    caplog.set_level(logging.INFO, logger="raybio")
     path = tmp_path / "notices.jsonl"
     tail = NoticeTail(path)
     log = logging.getLogger("raybio.evaluation.evaluator")

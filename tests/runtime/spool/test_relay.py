@@ -20,6 +20,7 @@ class Driver:
     def __init__(self, runs: Path) -> None:
         self.runs = runs
         self.num_batches = 10**6
+        self.arrived: list[str] = []
         self.fetch = SimpleNamespace(remote=lambda *call: dict)
         self.send = SimpleNamespace(remote=lambda *call: partial(self._send, *call))
 
@@ -29,6 +30,7 @@ class Driver:
             raise OSError(28, "No space left on device")
         for change in batch:
             _apply(self.runs / change.name, change)
+            self.arrived.append(change.name)
         return False
 
 
@@ -69,6 +71,40 @@ def test_files_arrive_whole_grown_and_removed(
     assert (there / "export" / "new").read_bytes() == b"y" * 16
     assert (there / "outcome.json").read_text() == "{}"
     assert not list(there.rglob("*.arriving"))
+
+
+@pytest.mark.parametrize("is_replaced", [True, False])
+def test_a_log_that_was_written_again_arrives_as_a_whole(
+    is_replaced: bool, link: _Link, driver: Driver
+) -> None:
+    log = link._folder.metrics
+    with link:
+        log.write_text("1\n2\n")
+        link._send()
+        if is_replaced:
+            new = log.with_name(".new")
+            new.write_text("5\n6\n7\n")
+            new.replace(log)
+        else:
+            log.write_text("5\n")
+    there = driver.runs / "mine" / log.name
+    assert there.read_text() == ("5\n6\n7\n" if is_replaced else "5\n")
+
+
+def test_notices_of_an_earlier_process_stay_and_an_outcome_arrives_last(
+    link: _Link, driver: Driver
+) -> None:
+    own = link._folder
+    there = driver.runs / "mine" / own.notices.name
+    there.parent.mkdir(parents=True)
+    there.write_text("earlier\n")
+    with link, link._sending:
+        own.outcome.write_text("{}")
+        own.notices.write_text("later\n")
+        own.unit_scores.write_bytes(b"x")
+    assert there.read_text() == "earlier\nlater\n"
+    assert len(driver.arrived) == 3
+    assert driver.arrived[-1] == f"mine/{own.outcome.name}"
 
 
 def test_what_did_not_reach_the_driver_is_an_error_and_no_outcome_follows(

@@ -27,6 +27,8 @@ from raybio.runtime.tune.trial import (
     ENDED,
     FAILED,
     FINISHED,
+    INTERRUPTED,
+    STOPPED,
     TRIAL_RECORD,
     SweepSpec,
     Trial,
@@ -248,6 +250,20 @@ def test_a_sweep_that_breaks_off_ends_its_tracked_runs(
     launch = read_record(request_to.run.runs / "mine" / "launch.json", "launch")
     # For the next start of the sweep, and for the job that trains its best settings.
     assert launch == {"given": {"budget": ["num_trials=8"]}, "tracking": request_to.run.tracking}
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_a_trial_that_a_signal_ends_may_resume_and_one_that_the_scheduler_ends_may_not(
+    is_stopped: bool, tmp_path: Path
+) -> None:
+    spec = spec_of(tmp_path)
+    callback = callback_of(spec)
+    trial = of(0.0)
+    begin(callback, trial)
+    if is_stopped:
+        spec.stop.touch()
+    callback.on_trial_complete(0, [], tuned(trial))
+    assert status_of(spec.folder(trial)) == (INTERRUPTED if is_stopped else STOPPED)
 
 
 @pytest.mark.parametrize("damaged", ["failure.json", "notices.jsonl", "ended.json"])
