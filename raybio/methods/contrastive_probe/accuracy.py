@@ -199,7 +199,6 @@ def best_names(
     # A stable sort moves the head behind all others, where it is cut off.
     is_head_QK = predicted_QK == benchmark.head_Q[:, None]
     order_QK = np.argsort(is_head_QK, axis=1, kind="stable")
-    predicted_QK[is_head_QK] = -1
     return np.take_along_axis(predicted_QK, order_QK, axis=1)[:, :NUM_PREDICTED]
 
 
