@@ -194,11 +194,10 @@ def read_columns(
     """Yield some columns of a table in blocks of rows.
 
     Args:
-        path: ``.jsonl`` (``.gz`` too), ``.parquet``, ``.arrow`` or a folder (``table_files``);
-            else delimited with a header, plain or gzip: ``.tsv`` by tabs, others by the most
-                frequent of comma, semicolon and tab in the first line. The columns of JSON lines
-                are the names in the first object. Class labels of a data set are returned as their
-                names.
+        path: ``.jsonl`` (``.gz`` too), ``.parquet``, ``.arrow`` or a folder (``table_files``); else
+            delimited with a header, plain or gzip: ``.tsv`` by tabs, others by the most frequent of
+            comma, semicolon and tab in the first line. The columns of JSON lines are the names in
+            the first object. Class labels of a data set are returned as their names.
         wanted: its columns, for messages.
         select: returns the names of the columns to read; it gets all names, in lower case.
         separator: text between the items of a list, in Parquet, Arrow and JSON lines.
