@@ -81,7 +81,7 @@ def resolve(method: str, options: RunOptions, name_prefix: str | None = None) ->
     """Turn options into the run that they describe.
 
     - Settings come from the method's defaults (the demo's without a store), published settings of
-    the job, ``--recipe``, ``--config``, and ``--set``, in this order.
+      the job, ``--recipe``, ``--config``, and ``--set``, in this order.
     - If an existing run is named without store and config, its own are used.
     - A configuration from the folder of a run or sweep implies its store, workers and device.
 
