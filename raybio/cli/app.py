@@ -1,4 +1,4 @@
-"""Functions that all command lines share. It imports nothing heavy: ``--help`` takes no second."""
+"""Functions that all command lines share, without heavy imports, so that ``--help`` is fast."""
 
 import re
 import sys
@@ -41,9 +41,9 @@ _ENCODER_SOURCE = re.compile(r"\s*encoder\.source\s*=(?P<values>.*)", re.DOTALL)
 def run_app(app: typer.Typer, arguments: Sequence[str]) -> NoReturn:
     """Call the app of ``raybio`` with the arguments of a command line, and exit.
 
-    A ``RaybioError`` becomes one message and exit code 2, or 129, 130 or 143 after a signal. So
-    does an error of the disk. If ``--verbose`` is given, the traceback comes first, with those of
-    the causes; an ending by a signal or a stop file has none.
+    A ``RaybioError`` or an error of the disk becomes one message and exit code 2, or 129, 130 or
+    143 after a signal. With ``--verbose``, the tracebacks of the error and its causes come first,
+    except after a signal or a stop file.
     """
     with guarded_output():
         try:
@@ -51,7 +51,7 @@ def run_app(app: typer.Typer, arguments: Sequence[str]) -> NoReturn:
             check_uris(rest, uri_options_of(chosen, rest), text_options_of(chosen, rest))
             command: Any = get_command(app)
             if any(word != printable(word) for word in arguments):
-                # Typer frames an error of the command line by a console of its own.
+                # Typer would frame a usage error by its own console.
                 command.rich_markup_mode = None
             command.main(args=[*arguments], prog_name="raybio")
         except RaybioError as error:
@@ -62,7 +62,7 @@ def run_app(app: typer.Typer, arguments: Sequence[str]) -> NoReturn:
         except Exception as error:
             problem = disk_problem(error) if isinstance(error, OSError) else None
             if problem is None:
-                # Not left to the interpreter: its traceback would be written as it is, or colored.
+                # Print it here: the interpreter would not escape the traceback, and might color it.
                 traceback.print_exc()
                 sys.exit(1)
             if "--verbose" in arguments:
@@ -73,28 +73,28 @@ def run_app(app: typer.Typer, arguments: Sequence[str]) -> NoReturn:
 
 
 def print_chain(error: BaseException) -> None:
-    """Print the tracebacks of an error and of all that led to it, also behind ``from None``."""
+    """Print the tracebacks of an error and all its causes, also those hidden by ``from None``."""
     shown: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and cause not in shown:
         shown.append(cause)
         if cause.__cause__ is None:
-            # Its message stands for that one; here the rest is wanted.
+            # The message of the error replaces its cause, but here the cause is wanted.
             cause.__suppress_context__ = False
         cause = cause.__cause__ or cause.__context__
     traceback.print_exception(error)
 
 
 def uri_options_of(app: typer.Typer, arguments: Sequence[str]) -> set[str]:
-    """Return the names of the options that take URIs, of the command that the arguments choose.
+    """Return the names of the options that take URIs in the command that the arguments choose.
 
     An option takes URIs if its parser reads them. If an argument of the command takes URIs, the
-    result holds "" for it, and the command's flags: the word after a flag may be that argument.
+    result contains "" and the command's flags, since the word after a flag may be that argument.
     """
     names = set()
     flags = set()
     for callback in _callbacks(app, arguments):
-        # Commands that train read some options before typer parses.
+        # Training commands read some options before typer parses.
         names |= set(getattr(callback, "uri_options", ()))
         for name, kind, info in _parameters(callback):
             if isinstance(info, ArgumentInfo) and info.parser in URI_PARSERS:
@@ -107,10 +107,10 @@ def uri_options_of(app: typer.Typer, arguments: Sequence[str]) -> set[str]:
 
 
 def text_options_of(app: typer.Typer, arguments: Sequence[str]) -> set[str]:
-    """Return the names of the options that take free text, of the command of the arguments.
+    """Return the names of the options that take free text in the command that the arguments choose.
 
-    Their parameters are annotated with ``FREE_TEXT``. If one is an argument, the result holds ""
-    for it.
+    Their parameters are annotated with ``FREE_TEXT``. If an argument takes free text, the result
+    contains "".
     """
     names = set()
     for callback in _callbacks(app, arguments):
@@ -125,7 +125,7 @@ def text_options_of(app: typer.Typer, arguments: Sequence[str]) -> set[str]:
 
 
 def _parameters(callback: Callable[..., Any]) -> Iterator[tuple[str, Any, Any]]:
-    """Yield name, type and each annotation of the parameters of a command."""
+    """Yield (name, type, annotation) for each annotation of the parameters of a command."""
     for name, hint in get_type_hints(callback, include_extras=True).items():
         kind, *infos = get_args(hint) or (None,)
         for info in infos:
@@ -176,8 +176,8 @@ def check_uris(
 ) -> None:
     """Refuse URIs in place of local paths, and URIs that are not supported.
 
-    Nothing has been created yet. All arguments except free text and ``NON_PATH_OPTIONS`` are
-    checked, so options need no checks of their own.
+    This runs before anything is created. All arguments except free text and ``NON_PATH_OPTIONS``
+    are checked, so options need no checks of their own.
 
     Args:
         arguments: the command line.

@@ -66,7 +66,7 @@ def benchmark(
         raise ConfigError("got no model; want some, or --after RUN")
     check_writable_folder(out)
     check_models(model or ())
-    # It imports the modules of its tasks, and so torch, once its file has been checked.
+    # This imports the modules of the tasks, and so torch, after checking the file of the suite.
     tasks = read_suite(suite, data)
     # Imported here: torch takes seconds to import.
     from raybio.benchmark.models import read_models

@@ -1,4 +1,4 @@
-"""The command that compares runs: names or folders of runs in, a report out."""
+"""The command that compares runs, given by name or folder, and writes a report."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -81,7 +81,7 @@ def _show(comparison: "Comparison", out: Path) -> None:
     tables = {
         "Runs": cost_table(comparison),
         "Settings that differ": settings_table(comparison),
-        # Final scores say more, where there are any.
+        # Evaluations during training are shown only if there are no final scores.
         "Evaluations during training": [] if comparison.rows else evaluations_table(comparison),
     }
     if tests:
@@ -111,7 +111,7 @@ def _show(comparison: "Comparison", out: Path) -> None:
 
 
 def _title_of_tests(comparison: "Comparison") -> str:
-    """Return what was tested, what is shown of it, and what was not tested."""
+    """Return the title: what was tested, which tests are shown, and what was not tested."""
     measures = ", ".join(comparison.layout.measures.values())
     num = len(comparison.tests)
     title = f"Tests of each two rows, in {measures} on {' and '.join(comparison.tested_splits)}"
@@ -129,9 +129,9 @@ def _title_of_tests(comparison: "Comparison") -> str:
 
 
 def _narrowed(table: "ResultTable", width: int) -> "ResultTable":
-    """Return the table with the relations for a terminal of a width in characters.
+    """Return the table with the relations that fit a terminal of ``width`` characters.
 
-    Those are all of them if they fit, else those on the split that counts most, or none.
+    These are all relations, or those on the split that counts most, or none.
     """
     lines = table.relations_table
     needed = sum(3 + max(map(len, column)) for column in zip(*lines, strict=True)) + 1
@@ -147,5 +147,5 @@ def _narrowed(table: "ResultTable", width: int) -> "ResultTable":
 
 
 def _narrow(table: list[list[str]]) -> list[list[str]]:
-    """Drop n and the uncorrected p, which are in the report."""
+    """Drop the columns n and uncorrected p, which are in the report."""
     return [[*cells[:4], *cells[6:]] for cells in table]

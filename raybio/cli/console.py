@@ -6,13 +6,13 @@ import sys
 from raybio.runtime.console import PrintableConsole
 
 FILE_COLUMNS = 1000
-"""Width where no terminal limits it: tables take as much as they need, and nothing is wrapped."""
+"""Width without a terminal; it is large enough that tables need no wrapping."""
 
 
 def stdout_console() -> PrintableConsole:
-    """Return a console on stdout, as wide as its tables where stdout is a file or a pipe.
+    """Return a console on stdout, as wide as its tables if stdout is a file or a pipe.
 
-    ``COLUMNS`` decides where it is set.
+    If ``COLUMNS`` is set, it decides the width.
     """
     is_free = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     return PrintableConsole(width=FILE_COLUMNS if is_free else None)

@@ -165,7 +165,7 @@ def benchmark_data(
 
 
 def _download(name: str, files: Sequence[RemoteFile], out: Path) -> list[Path]:
-    """Show what is downloaded under which terms, and download it."""
+    """Show the source and its license, and download the files."""
     source = SOURCES[name]
     print(f"{_total(files)} from {files[0].url}")
     print(f"license: {source.license}; published checksums: {source.checksum}")
@@ -173,14 +173,14 @@ def _download(name: str, files: Sequence[RemoteFile], out: Path) -> list[Path]:
 
 
 def _total(files: Sequence[RemoteFile]) -> str:
-    """Return number and size of files."""
+    """Return the number and total size of files as text."""
     sizes = [file.num_bytes for file in files if file.num_bytes is not None]
     total = size_text(sum(sizes)) if len(sizes) == len(files) else "sizes not announced"
     return f"{count_of(len(files), 'file')} ({total})"
 
 
 def _fetch(files: Sequence[RemoteFile], out: Path) -> list[Path]:
-    """Download files and show the progress."""
+    """Download files and show progress."""
     size_by_path = {file.path: file.num_bytes for file in files}
 
     def show(path: str, num_done: int, num_files: int) -> None:

@@ -128,7 +128,7 @@ def embed(
 
 
 def _embedder_of_run(run: str, runs: Location | None) -> "tuple[InputEmbedder, BucketPath | None]":
-    """Return the model that a run trained, and its folder if it is in a bucket."""
+    """Return the model of a run, and its folder if it is in a bucket."""
     from raybio.runtime.model_folders import embedder_of_folder, model_of_run
     from raybio.store.remote_model import fetch_bucket_model
 
@@ -144,7 +144,7 @@ def _embedder_of_run(run: str, runs: Location | None) -> "tuple[InputEmbedder, B
 def _embedder_of_model(
     model: Location, pooling: Pooling | None
 ) -> "tuple[InputEmbedder, BucketPath | None]":
-    """Return a model of a folder, and the folder if it is in a bucket."""
+    """Return the model in a folder, and the folder if it is in a bucket."""
     from raybio.runtime.model_folders import embedder_of_folder
     from raybio.store.remote_model import fetch_bucket_model
 

@@ -1,4 +1,4 @@
-"""Evaluations of any model on data of one's own: retrieval of documents, and of links."""
+"""Evaluations of any model on the user's own data: retrieval of documents, and of links."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -173,7 +173,7 @@ def links(
 
 
 def _folders(models: Sequence[str]) -> dict[str, str]:
-    """Return the local folder of each model, by what the user called it."""
+    """Return the local folder of each model, by the name that the user gave."""
     return {name: local_model(name, "--model") for name in models}
 
 
@@ -183,8 +183,8 @@ def _read_models(
     """Return how each model embeds; no weights are loaded.
 
     Raises:
-        ConfigError: for a model that cannot be read, or a pooling where all models state theirs and
-            one of them another.
+        ConfigError: for a model that cannot be read, or if all models state their pooling and one
+            differs from ``pooling``.
     """
     # Imported here: torch takes seconds to import.
     from raybio.runtime.model_folders import model_of_folder, refuse_ignored_pooling
@@ -196,7 +196,7 @@ def _read_models(
         except ConfigError:
             if pooling is None:
                 raise
-            # Of several models, --pooling is for those that do not state theirs.
+            # With several models, --pooling applies to those that do not state theirs.
             model_by_name[name] = model_of_folder(folder, pooling)
     refuse_ignored_pooling(folder_by_name.values(), pooling)
     return model_by_name
@@ -208,7 +208,7 @@ def _poolings(model_by_name: "Mapping[str, EmbeddingModel]") -> dict[str, str]:
 
 
 def _weights(model_by_name: "Mapping[str, EmbeddingModel]") -> dict[str, dict[str, str]]:
-    """Return what identifies each model: its digest, and the commit of one from the hub."""
+    """Return the identity of each model: its digest, and its commit if it is from the hub."""
     # Imported here: it imports the hub's client, which takes a second.
     from raybio.encoders.hub import commit_of
 
@@ -220,7 +220,7 @@ def _weights(model_by_name: "Mapping[str, EmbeddingModel]") -> dict[str, dict[st
 
 
 def _scorer(name: str, model: "EmbeddingModel") -> "TextScorer":
-    """Return the scorer by cosines of a model's embeddings; it loads the weights."""
+    """Return a scorer by cosines of a model's embeddings; the weights are loaded."""
     import torch
 
     from raybio.ops.retrieval import Scores, cosine_scores
@@ -228,7 +228,7 @@ def _scorer(name: str, model: "EmbeddingModel") -> "TextScorer":
     from raybio.training.precision import default_device
 
     def score(queries: Sequence[str], documents: Sequence[str]) -> Scores:
-        """Return how near each query is to each document."""
+        """Return the similarity of each query to each document."""
         print(f"embedding {len(queries):,} queries and {len(documents):,} documents by {name}")
         device = default_device()
         encoder = model.load().to(device)
@@ -251,7 +251,7 @@ def _cut(model: "EmbeddingModel", texts: Sequence[str]) -> str:
 
 
 def _shown(layout: TableLayout, split: str | None) -> TableLayout:
-    """Return the layout with some of its splits."""
+    """Return the layout with only some of its splits."""
     if split is None:
         return layout
     names = [name.strip() for name in split.split(",")]

@@ -83,7 +83,7 @@ def explore(
             strip_stop=strip_stop,
             max_bad_share=max_bad_share,
             max_points=max_points,
-            # A stop is no part of what is shown, whether it was stripped or not.
+            # The page does not show stop symbols, whether they were stripped or not.
             read_fasta=partial(read_fasta, strip_stop=True),
             choose_form=lambda ids, proteins: choose_form(ids, proteins, IdRule()).rule,
             say=print,

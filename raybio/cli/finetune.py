@@ -30,7 +30,7 @@ ABOUT = (
 
 
 class TasksAndOptions(NamedTuple):
-    """A command line with tasks, taken apart.
+    """A parsed command line with tasks.
 
     Attributes:
         arguments: options of the training command, without the tasks and their files.
@@ -42,7 +42,7 @@ class TasksAndOptions(NamedTuple):
 
 
 def with_tasks(arguments: list[str]) -> TasksAndOptions:
-    """Take tasks and their files off a command line, and prepare the stores that do not exist yet.
+    """Remove tasks and their files from a command line, and prepare the missing stores.
 
     Raises:
         ConfigError: for an unknown task, or one without its files.
@@ -70,7 +70,7 @@ def with_tasks(arguments: list[str]) -> TasksAndOptions:
     parser = _parser()
     parser.add_argument("--data", type=path_or_uri, action="append", default=[])
     parser.add_argument("--store", type=path_or_uri, action="append", default=[])
-    # Reading files takes long, so settings are checked first.
+    # Check the settings first, since reading files takes long.
     _check_settings(rest)
     given, others = parser.parse_known_args(rest)
     if bool(given.data) == bool(given.store) or len(given.data or given.store) != len(names):
@@ -88,9 +88,9 @@ def with_tasks(arguments: list[str]) -> TasksAndOptions:
 
 
 def _check_name(arguments: list[str]) -> None:
-    """Refuse the name of a command with several tasks where the tasks are missing.
+    """Refuse the name of a command with several tasks if the tasks are missing.
 
-    The runs of such a command are called NAME-TASK, so no run has the name itself.
+    The runs of such a command are named NAME-TASK, so no run has the name itself.
     """
     parser = _parser()
     parser.add_argument("--name")
@@ -101,7 +101,7 @@ def _check_name(arguments: list[str]) -> None:
         return
     runs_location = location(given.runs, "--runs") if given.runs else None
     runs, bucket = runs_folder(runs_location)
-    # The name of a run in a bucket is looked up when the command is given.
+    # For a bucket, the command itself looks up the name.
     if bucket is not None or (runs / given.name).exists():
         return
     tasks = [task for task in TASKS if (runs / f"{given.name}-{task}").exists()]
@@ -128,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
 
 app = training_app(
     METHOD,
-    # The demo's rate is for an encoder without weights, and would ruin a trained one.
+    # The demo's learning rate is for a randomly initialized encoder, and would ruin a trained one.
     texts=help_texts(
         METHOD,
         ABOUT,

@@ -1,4 +1,4 @@
-"""Groups of commands that are imported when they are called."""
+"""Groups of commands whose modules are imported when they are called."""
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,7 +50,7 @@ class LazyGroup(TyperGroup):
         return super().shell_complete(ctx, incomplete)
 
     def _show_summaries(self) -> None:
-        """Replace the commands by stand-ins: importing all of them would take a second."""
+        """Replace the commands by placeholders, since importing all of them would take a second."""
         self.commands = {
             name: TyperCommand(name, help=entry.summary) for name, entry in self.entries.items()
         }
@@ -86,7 +86,7 @@ def lazy_app(group: type[LazyGroup], description: str) -> typer.Typer:
     """Return an app with the commands of a group."""
 
     def no_options() -> None:
-        """Without a callback, typer makes no group of an app without commands of its own."""
+        """Do nothing: without a callback, typer makes no group of an app without own commands."""
 
     return typer.Typer(
         cls=group,
@@ -98,7 +98,7 @@ def lazy_app(group: type[LazyGroup], description: str) -> typer.Typer:
 
 
 def chosen_app(app: typer.Typer, words: Sequence[str]) -> tuple[typer.Typer, list[str]]:
-    """Return the app that the first words choose within lazy groups, and the other words."""
+    """Return the app that the first words select within lazy groups, and the remaining words."""
     rest = list(words)
     while rest:
         group = app.info.cls

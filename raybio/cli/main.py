@@ -1,4 +1,4 @@
-"""The command ``raybio``. Its help and its version import no command."""
+"""The command ``raybio``. ``--help`` and ``--version`` import no command."""
 
 import sys
 from typing import Annotated, NoReturn
@@ -86,7 +86,7 @@ def main(*words: str) -> NoReturn:
     """Run the command line and exit.
 
     Args:
-        words: words that stand before the arguments; a script gives its own command.
+        words: words before the arguments; a script passes its own command.
     """
     run_app(app, [*words, *sys.argv[1:]])
 

@@ -18,15 +18,15 @@ from raybio.training.settings import Device, EmbeddingPrecision
 if TYPE_CHECKING:
     LocationType = Location
 else:
-    # Typer knows no unions; ``path_or_uri`` decides.
+    # Typer does not support unions; ``path_or_uri`` returns either type.
     LocationType = Path
 
 
 MODEL = "MODEL|URI"
-"""What ``--help`` shows of options that take a model."""
+"""Metavar in ``--help`` of options that take a model."""
 
 FREE_TEXT = object()
-"""Annotation of parameters whose texts may hold any link."""
+"""Annotation of parameters whose texts may contain any link."""
 
 
 def positive(text: str) -> float:
@@ -72,7 +72,7 @@ PrecisionOption = Annotated[EmbeddingPrecision, typer.Option(help=PRECISION)]
 
 
 def encoders_in(precision: EmbeddingPrecision) -> AbstractContextManager[None]:
-    """Return the block in which this process embeds as ``--precision`` says.
+    """Return a context in which this process embeds with the precision of ``--precision``.
 
     Raises:
         ConfigError: for a precision that this machine lacks.
@@ -91,7 +91,7 @@ def writable_file(path: Path | None) -> Path | None:
     """Return a path at which a file can be written, or None; the typer ``callback`` of ``--out``.
 
     Raises:
-        ConfigError: if none can be written there.
+        ConfigError: if no file can be written there.
     """
     if path is not None:
         check_writable_file(path)
@@ -111,7 +111,7 @@ def path_or_uri(text: str) -> Location:
     """Return a local path or a path in a bucket.
 
     It is the typer ``parser`` of every option that takes both: ``run_app`` refuses URIs in options
-    whose parser is none of ``URI_PARSERS``.
+    whose parser is not in ``URI_PARSERS``.
 
     Raises:
         ConfigError: for a URI that is not supported.

@@ -1,4 +1,4 @@
-"""Output of a command: control characters are shown; its reader may be gone, its disk full."""
+"""Output of a command: escape control characters, and handle a lost reader or a full disk."""
 
 import errno
 import os
@@ -13,10 +13,11 @@ from raybio.core.terminal import PrintableStream
 
 
 class _Output:
-    """A text stream; a run at work stops in order when its reader is gone.
+    """A text stream; when its reader is gone, a running training stops in order.
 
-    Without a handler of SIGHUP, writing raises, as it does to any stream. Where SIGHUP is ignored
-    (nohup), the command goes on without output. Text for a full disk is dropped if ``is_optional``.
+    Without a handler of SIGHUP, writing then raises, as for any stream. If SIGHUP is ignored
+    (nohup), the command continues without output. Text for a full disk is dropped if
+    ``is_optional``.
     """
 
     def __init__(self, stream: TextIO, *, is_optional: bool) -> None:
@@ -30,7 +31,8 @@ class _Output:
         try:
             return self._stream.write(text)
         except UnicodeEncodeError:
-            # Names of files may have bytes that are no UTF-8, and terminals may know few letters.
+            # File names may have bytes that are not UTF-8, and terminals may support few
+            # characters.
             encoding = self._stream.encoding
             return self.write(text.encode(encoding, "backslashreplace").decode(encoding))
         except OSError as error:

@@ -62,7 +62,7 @@ def predict(
     predictor_module = require_head(folder).predictor
     assert predictor_module is not None
     output_suffix(out, predictor_module.document_suffixes)
-    # Files in a bucket are fetched after all checks.
+    # This fetches files in a bucket, so it comes after all checks.
     files = matching(source)
     # Imported here: torch and transformers take seconds to import.
     from raybio.runtime.predict import predict_file, read_predictor

@@ -1,4 +1,4 @@
-"""A prepared store whose upload failed: the same command sends it, and prepares nothing again."""
+"""Reuse of a prepared store whose upload failed: the same command only uploads it."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -22,11 +22,11 @@ _RECORD = "prepared_from.json"
 
 
 class _UnknownError(Exception):
-    """Nobody can say whether an argument is the same as before."""
+    """It is unknown whether an argument is the same as before."""
 
 
 def description(prepare: Callable[..., Any]) -> str | None:
-    """Return a text that is the same if a preparation would write the same store again.
+    """Return a text that is equal for preparations that would write the same store.
 
     It names raybio's code, the function, its settings, and path, size and time of modification of
     each source file.
@@ -35,7 +35,7 @@ def description(prepare: Callable[..., Any]) -> str | None:
         prepare: a function with its arguments, as ``functools.partial`` binds them.
 
     Returns:
-        None if that is unknown, as of a function that is no ``partial``.
+        The text; None if it cannot be determined, as for a function that is not a ``partial``.
     """
     if not isinstance(prepare, partial):
         return None
@@ -55,13 +55,13 @@ def record(work: Path, described: str | None) -> None:
 def open_if_prepared(
     work: Path, folder: Path, prepare: "Callable[..., S]", described: str | None
 ) -> "S | None":
-    """Return the store that an earlier command has prepared alike; None: there is none.
+    """Return the store of an earlier command with an equal description; None if there is none.
 
     Args:
         work: where ``record`` wrote.
         folder: the store.
-        prepare: the function that would prepare it, as ``description`` takes it.
-        described: what ``description`` returns of it.
+        prepare: the function that would prepare it, as for ``description``.
+        described: result of ``description`` for ``prepare``.
     """
     from raybio.store.store import open_store
 

@@ -118,7 +118,7 @@ def query(
     from raybio.runtime.search.index_store import open_index_store
 
     store = open_index_store(index_folder)
-    # Imported here: torch takes seconds to import, and a folder without an index needs none.
+    # Imported here: torch takes seconds to import, and is not needed to refuse a wrong folder.
     from raybio.runtime.search.build import K, describe_index
     from raybio.runtime.search.index import EmbeddingIndex
     from raybio.runtime.search.queries import Queries, neighbor_rows, neighbor_schema
@@ -136,9 +136,9 @@ def query(
     )
     opened = EmbeddingIndex(store)
     rows = neighbor_rows(opened, queries, k)
-    # Queries that cannot be embedded print no header of a table without rows.
+    # Compute the first rows before the header, which is not printed if queries cannot be embedded.
     first_rows = next(filter(None, rows), [])
-    # The table may go to a pipe, and remarks do not belong into it.
+    # Remarks go to stderr, since the table may go to a pipe.
     print(f"{folder}: {describe_index(store)}", file=sys.stderr)
     if k > K and store.facts["lists"]:
         print(f"recall was measured for {K} neighbors; it is lower for {k}", file=sys.stderr)

@@ -63,7 +63,7 @@ def serve(
                     print(f"{chosen} is served at {address}; Ctrl-C ends it", flush=True)
                 while not signals.caught:
                     time.sleep(0.2)
-        except (KeyboardInterrupt, SystemExit) as error:  # while Ray was starting
+        except (KeyboardInterrupt, SystemExit) as error:  # while Ray is starting
             signals.count_exit(error)
         number = signals.caught[0]
     print(f"{signal.Signals(number).name}: {chosen} is no longer served")

@@ -1,4 +1,4 @@
-"""Options of commands that are the settings of a model: each is declared once, in the model."""
+"""Command options generated from the settings of a model, where each is declared once."""
 
 import functools
 import re
@@ -14,10 +14,10 @@ from raybio.core.config import BaseConfig, C, Field, fields
 from raybio.core.errors import ConfigError
 
 OTHER_NAMES = {"strip_prefixes": "--strip-prefix", "taxids": "--taxid"}
-"""Settings whose option has another name: it is given several times."""
+"""Settings whose option has another name (singular, since it can be repeated)."""
 
 _PROBLEM = re.compile(r"(?:^|(?<=; ))\w+(?=: )")
-"""Matches the setting that begins each problem of settings."""
+"""Matches the name of the setting at the beginning of each problem."""
 
 
 def meanings(model: type[BaseConfig]) -> dict[str, str]:
@@ -28,8 +28,8 @@ def meanings(model: type[BaseConfig]) -> dict[str, str]:
 def with_settings(model: type[BaseConfig]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that gives a command an option for each setting of a model.
 
-    They stand in place of the parameter ``config``, which the command gets. Name, type, default,
-    range and help are the setting's. A bool is a flag, and the option of a list is repeatable.
+    They replace the parameter ``config``, which the command receives. Name, type, default, range
+    and help come from the setting. A bool becomes a flag, and the option of a list is repeatable.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -47,7 +47,7 @@ def with_settings(model: type[BaseConfig]) -> Callable[[Callable[..., None]], Ca
                 parameters += options
             else:
                 parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY))
-        # Typer reads both.
+        # Typer reads both attributes.
         with_options.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
         with_options.__annotations__ = {each.name: each.annotation for each in parameters}
         return with_options
@@ -56,10 +56,10 @@ def with_settings(model: type[BaseConfig]) -> Callable[[Callable[..., None]], Ca
 
 
 def settings_of(model: type[C], given: Mapping[str, Any]) -> C:
-    """Return the settings that options give.
+    """Build the settings from option values.
 
     Raises:
-        ConfigError: for a value out of range; it names the option.
+        ConfigError: for a value out of range, naming the option.
     """
     try:
         return model.from_mapping(dict(given))

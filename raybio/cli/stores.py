@@ -1,4 +1,4 @@
-"""Options, file patterns and the table that all commands of ``raybio prepare`` share."""
+"""Options, file patterns and table output of all commands of ``raybio prepare``."""
 
 import glob
 import hashlib
@@ -42,11 +42,11 @@ NO_HELD_OUT = (
 
 
 def matching(patterns: Sequence[str], option: str = "--input") -> list[Path]:
-    """Return the files that match, by pattern in order and by name within a pattern.
+    """Return the matching files, in order of patterns and by name within a pattern.
 
-    A file that matches several patterns comes with the last of them.
+    A file that matches several patterns is listed with the last of them.
 
-    What matches in a bucket is fetched into the cache.
+    Matching objects in a bucket are fetched into the cache.
 
     Raises:
         ConfigError: for a pattern without a file.
@@ -64,7 +64,7 @@ def matching(patterns: Sequence[str], option: str = "--input") -> list[Path]:
             continue
         pattern = str(source)
         names = sorted(glob.glob(pattern, recursive=True))
-        # A file whose name looks like a pattern.
+        # The file's name itself looks like a pattern.
         if not names and os.path.exists(pattern):
             names = [pattern]
         if not names:
@@ -84,8 +84,7 @@ def local_copy(source: Location, option: str, only: Sequence[str] = ()) -> Path:
     Args:
         source: the file or folder.
         option: the option that gave it, for errors.
-        only: of a folder in a bucket, beginnings of the names of the files that are fetched;
-            empty: all.
+        only: for a folder in a bucket, prefixes of the names of the files to fetch; empty: all.
 
     Raises:
         ConfigError: for a path in a bucket without an object.
@@ -99,7 +98,7 @@ def local_copy(source: Location, option: str, only: Sequence[str] = ()) -> Path:
 
 
 def check_store(store: Location) -> None:
-    """Fetch a store from a bucket: one that cannot be used is refused before a model is read.
+    """Fetch a store from a bucket, so that an unusable one is refused before a model is read.
 
     Raises:
         RaybioError: as ``open_store``.
@@ -114,7 +113,7 @@ def check_out(out: Location, *, force: bool) -> None:
     """Refuse a path at which no store can be written, before source files are read.
 
     Raises:
-        ConfigError: for a whole bucket, or a ``RAYBIO_CACHE_SIZE`` that is no size.
+        ConfigError: for a whole bucket, or a ``RAYBIO_CACHE_SIZE`` that is not a size.
         StorageError: for a bucket that is missing or refuses.
         StoreError: if a store exists already, and ``force`` is not set; or if something else lies
             there.
@@ -130,11 +129,11 @@ def check_out(out: Location, *, force: bool) -> None:
 
 
 def prepare_store(out: Location, prepare: Callable[..., S], *, force: bool) -> S:
-    """Prepare a store in a local folder; one for a bucket is then uploaded and kept as a copy.
+    """Prepare a store in a local folder; for a bucket, upload it and keep it as a copy.
 
     Args:
         out: where the store belongs.
-        prepare: prepares it in the folder that it gets, and replaces one there with ``force=True``.
+        prepare: prepares the store in the given folder; ``force=True`` replaces an existing one.
         force: replace an existing store.
 
     Raises:
@@ -154,7 +153,7 @@ def prepare_store(out: Location, prepare: Callable[..., S], *, force: bool) -> S
         described = prepared_store.description(prepare)
         store = prepared_store.open_if_prepared(work, folder, prepare, described)
         if store is None:
-            # What is there may be damaged, or made from other inputs.
+            # Existing files may be damaged, or made from other inputs.
             shutil.rmtree(folder, ignore_errors=True)
             store = prepare(folder)
             prepared_store.record(work, described)
@@ -174,7 +173,7 @@ def prepare_store(out: Location, prepare: Callable[..., S], *, force: bool) -> S
 
 
 class NewStore:
-    """A store that a command writes: refused where it cannot be, prepared, and shown as a table.
+    """A store that a command writes: checks its path, prepares it, and shows it as a table.
 
     Args:
         out: where the store belongs.
@@ -249,7 +248,7 @@ LEAKAGE = {
 
 
 def show_store(store: "Store", started: float) -> None:
-    """Print what a store holds, and which records were skipped.
+    """Print the counts of a store and the skipped records.
 
     Args:
         store: the prepared store.

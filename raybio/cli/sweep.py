@@ -1,4 +1,4 @@
-"""The command that sweeps: a search space and a store in, the best settings out."""
+"""The command that sweeps a search space on a store and writes the best settings."""
 
 import sys
 from collections import Counter
@@ -50,11 +50,11 @@ SHOWN_SETTINGS = 10
 
 
 class SweepCommand(TyperCommand):
-    """Prepares a store of --sentences and --benchmark, as the training of Contrastive-Probe."""
+    """Prepares a store from --sentences and --benchmark, like the training of Contrastive-Probe."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments, with --store in place of both."""
-        # Completion parses what is typed so far; it must prepare no store.
+        """Parse the arguments, with --store replacing both options."""
+        # Shell completion also parses arguments; it must not prepare a store.
         if not ctx.resilient_parsing:
             args = help_arguments(args) or prepare_given_store(args)
         return super().parse_args(ctx, args)
@@ -153,7 +153,7 @@ def sweep(
     base = resolve(chosen.method, given)
     _warn_outside(chosen, base.config)
     if name is None:
-        # ``--budget`` may change when the sweep is resumed: it is no part of the name.
+        # ``--budget`` is not part of the name, since it may change when the sweep is resumed.
         digest = name_digits(loaded)[:4]
         name = f"{name_beginning(space.stem)}-{digest}{base.name.removeprefix(f'{chosen.method}-')}"
         folder, bucket = sweeps_folder(sweeps, name)
@@ -176,7 +176,7 @@ def sweep(
 
 @dataclass(frozen=True, kw_only=True)
 class SweepOptions:
-    """Options that the next start of a sweep repeats, unless it is given others."""
+    """Options that the next start of a sweep repeats, unless it gets other values."""
 
     budget: tuple[str, ...] = ()
     workers: int | None = None
@@ -186,7 +186,7 @@ class SweepOptions:
 
     @property
     def compute(self) -> Compute:
-        """Workers of a trial, and the CPUs and GPUs of each."""
+        """The workers of a trial, and the CPUs and GPUs of each."""
         return Compute(
             workers=self.workers or 1,
             cpus_per_worker=self.cpus_per_worker,
@@ -218,7 +218,7 @@ def _name(text: str) -> str:
 def _report_unused(space: SearchSpace, config: Path | None) -> None:
     """Print which settings of ``--config`` the space or its budget overrides.
 
-    A configuration file may well be complete, so that is no error.
+    This is not an error, since a configuration file may be complete.
     """
     if config is None:
         return
@@ -242,7 +242,7 @@ def _warn_outside(space: SearchSpace, base: TrainingConfig) -> None:
 
 
 def _print_plan(space: SearchSpace, options: RunOptions) -> None:
-    """Print the trials. They are checked against the store only if there is one already."""
+    """Print the trials; check them against the store only if it exists already."""
     store, base = resolve_config(METHODS[space.method], options, Path("runs"))
     _warn_outside(space, base)
     run = RunSpec(
@@ -266,7 +266,7 @@ def _print_plan(space: SearchSpace, options: RunOptions) -> None:
     if store is not None:
         runs, _ = runs_folder(None)
         print(f"looking for a similar run in {runs}", flush=True)
-        # Imported here: without a store no run is similar, and it imports torch.
+        # Imported here, since it imports torch and is needed only with a store.
         from raybio.runtime.compare.cost import describe_sweep_time
         from raybio.runtime.tune.length import num_trainings
 

@@ -23,7 +23,7 @@ app = typer.Typer(add_completion=False)
 
 
 def graph_kind(text: str) -> str:
-    """Return a kind of graph; a typer ``parser``, as typer knows no list of ``Literal``.
+    """Return a kind of graph; a typer ``parser``, since typer has no lists of ``Literal``.
 
     Raises:
         typer.BadParameter: for anything else.

@@ -11,11 +11,11 @@ OWN_APPS = {
     "finetune": app_of("raybio.cli.finetune"),
     "contrastive_probe": app_of("raybio.cli.contrastive_probe.train"),
 }
-"""Methods whose command takes more than the options of all trainings."""
+"""Methods whose command has more options than those of all trainings."""
 
 
 class Trainings(LazyGroup):
-    """A command for each method, those of installed packages included."""
+    """The group with a command for each method, including methods of installed packages."""
 
     entries = {
         name: Entry(method.about, OWN_APPS.get(name, partial(training_app, name)))

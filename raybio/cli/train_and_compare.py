@@ -25,15 +25,15 @@ def train_and_compare(
 ) -> None:
     """Train the runs of all parts of a command, and print the table of each part.
 
-    Each part is compared with its variants. Several parts, such as tasks, end in one more table.
+    Each part is compared with its variants. Several parts, such as tasks, also get a joint table.
 
     Args:
         spec_by_part: run of each part of the command, by the part's name.
         compared: other values of settings, as ``--compare`` takes them.
         seeds: number of seeds that each run is trained with.
         is_dry_run: print the runs and their time, and train none.
-        registration: makes the run of each part a registered model, of several parts with the
-            part's name at the end; None: none is registered.
+        registration: registers the run of each part as a model; with several parts, the part's name
+            is appended. None: none is registered.
 
     Raises:
         RaybioError: as ``compare_all`` and ``register``.
@@ -109,12 +109,12 @@ def _print_result(result: Result, table: ResultTable) -> None:
 
 
 def mlflow_line(folder: RunFolder, run_id: str | None) -> str:
-    """Return where a run is in MLflow.
+    """Return a line on where to find a run in MLflow.
 
     Args:
         folder: the run's folder.
-        run_id: MLflow's run as the result has it. A run that was finished while MLflow was away
-            has got one since.
+        run_id: MLflow's run id in the result; None if the run finished while MLflow was
+            unavailable, which may have assigned an id since.
     """
     tracked = read_recomputable(folder.tracking, "tracking") or {}
     run_id = tracked.get("run_id") or run_id

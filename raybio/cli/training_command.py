@@ -50,7 +50,7 @@ def training_app(
         texts: description, example and usage of its help; None: made from the method's description.
         expand: replaces the arguments before they are parsed; it also returns store and published
             settings of each part of the training, by name. Without parts, the store is ``--store``.
-        sources: options that ``expand`` takes off the arguments, and that take paths and URIs.
+        sources: options for paths and URIs that ``expand`` removes from the arguments.
     """
     default_comparison = METHODS[method].comparison
     has_folds = _has_folds(method)
@@ -146,13 +146,13 @@ def _parts_command(expand: Expand) -> type[TyperCommand]:
     """Return the class of a command whose arguments are expanded before they are parsed."""
 
     class PartsCommand(TyperCommand):
-        """Keeps the parts of the training in the context."""
+        """Stores the parts of the training in the context."""
 
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-            # Completion parses what is typed so far; it must prepare no store.
+            # Shell completion also parses arguments; it must not prepare a store.
             help_only = help_arguments(args)
             if help_only:
-                # The parser does not know the options that are expanded.
+                # The parser does not know the options that ``expand`` removes.
                 args = help_only
             elif not ctx.resilient_parsing:
                 args, ctx.obj = expand(args)
@@ -171,7 +171,7 @@ class TrainingRequest:
 
     Attributes:
         method: key in ``METHODS``.
-        options: of each run.
+        options: options of each run.
         compared: other values of settings, as ``--compare`` takes them.
         seeds: number of seeds that each run is trained with.
         no_baseline: train only this run.
@@ -224,7 +224,7 @@ def _check(request: TrainingRequest) -> None:
 
 
 def _run(request: TrainingRequest, parts: Mapping[str, RunOptions]) -> None:
-    """Train all folds, or each part with what it is compared with."""
+    """Train all folds, or each part with its compared runs."""
     if request.all_folds:
         from raybio.experiments.cross_validation import cross_validate
 
@@ -255,7 +255,7 @@ def _run(request: TrainingRequest, parts: Mapping[str, RunOptions]) -> None:
         for spec in specs.values():
             check_writable(spec.runs, spec.bucket)
     else:
-        # What follows imports torch and transformers, and reads the store.
+        # Print this first: the following code imports torch and transformers, and reads the store.
         print("dry run: checking the settings against the store", flush=True)
     from raybio.cli.train_and_compare import train_and_compare
 
@@ -277,13 +277,13 @@ def _refusal(specs: Iterable[RunSpec], comparison: str) -> str:
 
 
 def options_by_part(given: RunOptions, parts: Mapping[str, RunOptions]) -> dict[str, RunOptions]:
-    """Return the options of each part of a command; of one without parts, the given ones."""
+    """Return the options of each part of a command; without parts, the given options."""
     if not parts:
         return {"": given}
     merged = {}
     for name, part in parts.items():
         run_name = given.name
-        # Of several parts, each is a run of its own.
+        # With several parts, each is a separate run.
         if given.name and len(parts) > 1:
             run_name = f"{given.name}-{name}"
         merged[name] = replace(given, store=part.store, published=part.published, name=run_name)

@@ -31,11 +31,11 @@ FIRST_OPTIONS = {
 
 
 class HelpTexts(NamedTuple):
-    """What the help of a training command says before its options.
+    """The texts before the options in the help of a training command.
 
     Attributes:
-        description: what it does, with an example.
-        usage: what follows the command in the line of usage.
+        description: description of the command, with an example.
+        usage: text after the command in the usage line.
     """
 
     description: str
@@ -43,7 +43,7 @@ class HelpTexts(NamedTuple):
 
 
 def help_arguments(arguments: Sequence[str]) -> list[str]:
-    """Return the first ``--help`` or ``--help-all`` alone; empty if there is none.
+    """Return only the first ``--help`` or ``--help-all``; empty if there is none.
 
     Help reads and prepares nothing, whatever else is among the arguments.
     """
@@ -66,9 +66,10 @@ def help_texts(
 
     Args:
         method: key in ``METHODS``.
-        more: what its description does not say.
-        options: of the example.
-        setting: that the example changes; None: the first of the method's, to that of the demo.
+        more: text to add to the description.
+        options: options of the example.
+        setting: setting that the example changes; None: the method's first one, to the demo's
+            value.
     """
     entry = METHODS[method]
     example = f"raybio train {method} {options}"

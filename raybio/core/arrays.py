@@ -16,10 +16,10 @@ Number = TypeVar("Number", bound=np.number[Any])
 
 
 def distinct(values: NDArray[Number]) -> NDArray[Number]:
-    """Return the distinct values, ascending, as ``np.unique`` does of a vector without NaN.
+    """Return the distinct values in ascending order, like ``np.unique`` on a vector without NaN.
 
-    It sorts. Since numpy 2.3 ``np.unique`` hashes integers, which takes 6 to 60 times as long where
-    most of them differ.
+    This function sorts. Since numpy 2.3 ``np.unique`` hashes integers, which takes 6 to 60 times as
+    long if most values differ.
     """
     ordered = np.sort(values)
     is_first = np.ones(len(ordered), np.bool_)
@@ -55,4 +55,4 @@ ZIP_ERRORS = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""Errors of damaged zip files and of numpy's arrays in them, besides ``OSError``."""
+"""Exceptions, besides ``OSError``, that damaged zip files and the numpy arrays in them raise."""

@@ -1,8 +1,8 @@
 """Typed, frozen batches of token sequences, as the loader hands them to the training step.
 
 Shape letters: R sequences of a batch, T tokens of all sequences end to end, M selected sequences, L
-padded length, K tokens with a label. In packed tokens: S sequences, those of the padding at the end
-included.
+padded length, K tokens with a label, S sequences of packed tokens, including padding sequences at
+the end.
 """
 
 import dataclasses
@@ -68,9 +68,9 @@ class PaddedTokens:
 
 @dataclass(frozen=True)
 class PackedTokens:
-    """Some sequences of a batch end to end, with little padding: at the end alone.
+    """Some sequences of a batch, concatenated, with little padding and only at the end.
 
-    The host knows all sizes, so that an encoder never waits for a GPU.
+    All sizes are known on the host, so an encoder never waits for a GPU.
 
     Attributes:
         token_T: token ids.
@@ -80,8 +80,8 @@ class PackedTokens:
         row_T: sequence of each token.
         label_index_K: tokens to predict.
         label_K: their labels.
-        num_rows: sequences without the padding.
-        longest: most tokens of a sequence.
+        num_rows: number of sequences, padding sequences excluded.
+        longest: number of tokens of the longest sequence.
     """
 
     token_T: Tensor
@@ -143,7 +143,7 @@ class StaticShape:
 
     Attributes:
         num_tokens: T.
-        longest: most tokens of a sequence.
+        longest: maximum number of tokens of a sequence.
     """
 
     num_tokens: int
@@ -151,7 +151,7 @@ class StaticShape:
 
 
 Tokens = PaddedTokens | PackedTokens
-"""What an encoder reads."""
+"""Input of an encoder."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class TokenBatch(Batch):
     def from_numpy(
         token_T: np.ndarray, indptr_R1: np.ndarray, label_T: np.ndarray | None = None
     ) -> "TokenBatch":
-        """Return a batch of copied tokens, of any integer type; labels None: none is predicted."""
+        """Return a batch of int64 copies; without ``label_T``, no token has a label."""
         if label_T is None:
             label_T = np.full(len(token_T), IGNORED_LABEL, np.int64)
         return TokenBatch(
@@ -234,7 +234,8 @@ class TokenBatch(Batch):
     def pack(self, row_M: Tensor, pad_id: int, *, num_tokens: int | None = None) -> PackedTokens:
         """Return sequences ``row_M`` end to end.
 
-        The batch is on the host. numpy computes, so that operations of torch are those of a device.
+        The batch is on the host. Packing uses numpy only, so all torch operations run on the
+        device.
 
         Args:
             row_M: at least one sequence.
@@ -249,7 +250,7 @@ class TokenBatch(Batch):
     def _pack(
         self, row_M: Tensor, pad_id: int, num_tokens: int | None, longest: int
     ) -> PackedTokens:
-        """Return ``pack``; ``longest``: sequences of padding may have as many tokens, at least."""
+        """Pack as ``pack`` does; padding sequences may have ``longest`` tokens or more."""
         rows = row_M.numpy()
         indptr_R1 = self.indptr_R1.numpy()
         length_M = np.diff(indptr_R1)[rows]
@@ -301,12 +302,12 @@ def deal(length_B: np.ndarray, world: int) -> np.ndarray:
 
 
 def field_values(tokens: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass by name, without what it has cached."""
+    """Return the fields of a dataclass by name, without its cached properties."""
     return {field.name: getattr(tokens, field.name) for field in dataclasses.fields(tokens)}
 
 
 def _moved(tokens: _Moved, device: torch.device) -> _Moved:
-    """Return a dataclass with its tensors on ``device``, as ``to_device`` copies them."""
+    """Return a copy of a dataclass with its tensors on ``device``; see ``to_device``."""
     moved = field_values(tokens)
     for name, value in moved.items():
         if isinstance(value, Tensor):
@@ -315,13 +316,13 @@ def _moved(tokens: _Moved, device: torch.device) -> _Moved:
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return a tensor on ``device``; the host does not wait for a copy to a GPU."""
+    """Return a tensor on ``device``; copies to a GPU are asynchronous."""
     if tensor.device == device:
         return tensor
     if device.type == "cuda" and tensor.device.type == "cpu":
-        # From memory that is not pinned, the copy waits for all work given to the GPU.
+        # Without pinned memory, the copy would wait for all work queued on the GPU.
         tensor = tensor.pin_memory()
-    # To the host, a copy that is not awaited would be read before it has ended.
+    # An asynchronous copy to the host could be read before it is complete.
     return tensor.to(device, non_blocking=device.type != "cpu")
 
 

@@ -1,7 +1,7 @@
-"""A cache of what can be made again: ``RAYBIO_CACHE``, or ``~/.cache/raybio``.
+"""The cache of files that can be recomputed: ``RAYBIO_CACHE``, or ``~/.cache/raybio``.
 
-Each machine has its own. A folder or file appears whole or not at all, and one process makes it
-while the others wait.
+Each machine has its own cache. Folders and files appear atomically: one process makes them while
+the others wait.
 """
 
 import contextlib
@@ -24,10 +24,10 @@ _log = logging.getLogger(__name__)
 VARIABLE = "RAYBIO_CACHE"
 
 KEPT_ARRAYS = 4
-"""Newest arrays of a series that are kept, see ``shared_array``."""
+"""Number of arrays that are kept per series, the newest ones; see ``shared_array``."""
 
 KEPT_SERIES = 32
-"""Series that are kept, the last used ones."""
+"""Number of series that are kept, the most recently used ones."""
 
 
 def cache_folder() -> Path:
@@ -72,13 +72,13 @@ def cached_folder(key: str, make: Callable[[Path], object]) -> Path:
 def shared_array(series: str, number: int, make: Callable[[], np.ndarray]) -> np.ndarray:
     """Return an array that the processes of this machine make once, mapped from a file.
 
-    Of each series, the newest ``KEPT_ARRAYS`` are kept; others are made again if they are wanted.
-    Where the cache cannot be written, each process makes its own. A file that does not end with the
-    sha256 of the rest is made again.
+    The newest ``KEPT_ARRAYS`` arrays of each series are kept; older ones are recomputed when
+    needed. If the cache cannot be written, each process computes its own arrays. A file that does
+    not end with the sha256 of the rest is recomputed.
 
     Args:
-        series: names everything that the arrays depend on; a name of a file.
-        number: of the array.
+        series: a file name that identifies everything the arrays depend on.
+        number: number of the array in the series.
         make: returns the array, the same in each process.
     """
     folder = cache_folder() / "shared" / series
@@ -115,12 +115,12 @@ def _mapped(path: Path) -> np.ndarray | None:
             return None
         return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
     except (OSError, ValueError):
-        # There is none, or it is not what was written.
+        # The file is missing or damaged.
         return None
 
 
 def _remove_old(folder: Path) -> None:
-    """Remove old arrays of a series, and old series; a process keeps what it has mapped."""
+    """Remove old arrays of a series, and old series; processes keep the arrays they have mapped."""
     for path in _oldest(list(folder.glob("*.npy")), KEPT_ARRAYS):
         path.unlink(missing_ok=True)
     for path in _oldest(list(folder.parent.iterdir()), KEPT_SERIES):
@@ -137,5 +137,5 @@ def _oldest(paths: list[Path], num_kept: int) -> list[Path]:
 
 @functools.cache
 def warn_once(logger: logging.Logger, message: str) -> None:
-    """Log a warning once a process."""
+    """Log a warning once per process."""
     logger.warning(message)

@@ -56,7 +56,7 @@ SEE_ALL = " raybio train METHOD --help-all lists all settings."
 """Hint of an unknown setting that resembles no other."""
 
 MAX_SHOWN = 200
-"""Letters of a wrong value or name that errors show."""
+"""Maximum number of characters of a wrong value or name in an error message."""
 
 _SYMBOLS = {
     "ge": ">=",
@@ -74,11 +74,11 @@ _FLOAT = "tag:yaml.org,2002:float"
 """Tags of numbers in YAML."""
 
 _OLD_NUMBER = re.compile(r":|^[-+]?0[\d_]+$")
-"""Numbers that YAML 1.2 no longer has: of base 60 (``1:30``), and octal by a leading zero."""
+"""Matches numbers that YAML 1.2 has dropped: base 60 (``1:30``), and octal with a leading zero."""
 
 REPLACES = "replaces"
-"""Key of a field's ``json_schema_extra``: a setting of its section that gets the default of its
-class (null, 0) where the field is given and the other is not."""
+"""Key in a field's ``json_schema_extra`` that names another setting of its section. If only the
+field is given, the other setting gets the default of its class (null, 0)."""
 
 
 class Replaced(NamedTuple):
@@ -152,7 +152,7 @@ def parse_yaml(text: str) -> Any:
     try:
         return yaml.load(text, Loader=_PlainLoader)
     except yaml.MarkedYAMLError as error:
-        # Its text takes five lines and calls the text "<unicode string>".
+        # PyYAML's own message takes five lines and calls the text "<unicode string>".
         mark = error.problem_mark or error.context_mark
         position = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
         reason = " ".join(part for part in (error.context, error.problem) if part)
@@ -169,7 +169,7 @@ def parse_yaml(text: str) -> Any:
 
 class _PlainLoader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """Return a node of the document; aliases are refused, as a few can expand without end."""
+        """Compose a node; refuse aliases, since a few of them can expand without bound."""
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()  # type: ignore[no-untyped-call]
             raise yaml.MarkedYAMLError(
@@ -194,9 +194,9 @@ class _PlainLoader(yaml.SafeLoader):
 
 
 def _number(loader: _PlainLoader, node: yaml.ScalarNode) -> Any:
-    """Return a number, or the text of what YAML 1.1 takes for an octal one or one of base 60.
+    """Return a number; leave the octal and base-60 numbers of YAML 1.1 as text.
 
-    The setting makes ``010`` ten, and refuses ``1:30``.
+    The setting then reads ``010`` as ten and refuses ``1:30``.
     """
     if _OLD_NUMBER.search(node.value):
         return node.value
@@ -247,7 +247,7 @@ def override_all(config: C, value_by_path: Mapping[str, Any]) -> C:
 
 
 def replaced_by(model: Any, section: Sequence[str] = ()) -> dict[str, Replaced]:
-    """Return the settings of a section that replace another one, by name, with the other one."""
+    """Map each setting of a section that replaces another one to the setting it replaces."""
     for name in section:
         model = model.model_fields[name].annotation
     if not _is_section(model):
@@ -273,10 +273,10 @@ def fingerprint(config: BaseConfig) -> str:
 
 
 def name_digits(config: BaseConfig) -> str:
-    """Return 16 hex digits for the name of a run, of the settings that differ from their defaults.
+    """Return 16 hex digits for a run's name, a hash of all settings that differ from the defaults.
 
-    A setting that is added later leaves them as they are. A cache wants ``fingerprint``: they do
-    not say what the defaults are.
+    A setting that is added in a later version does not change them. Use ``fingerprint`` as the key
+    of a cache: these digits do not depend on the defaults.
     """
     defaults = flatten(type(config).model_construct().to_mapping())
     changed = {
@@ -299,7 +299,7 @@ def flatten(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def changed_settings(old: dict[str, Any], new: BaseConfig, ignore: Iterable[str] = ()) -> list[str]:
-    """Return lines ``path: old -> new`` for each setting that differs, but those in ``ignore``.
+    """Return a line ``path: old -> new`` for each setting that differs, except those in ``ignore``.
 
     A setting that did not exist when ``old`` was saved counts as its default.
     """
@@ -312,7 +312,7 @@ def changed_settings(old: dict[str, Any], new: BaseConfig, ignore: Iterable[str]
 
 
 def difference(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
-    """Return lines ``path: old -> new`` for each setting that differs between two mappings."""
+    """Return a line ``path: old -> new`` for each setting that differs between two mappings."""
     lines = []
     for key in sorted(old.keys() | new.keys()):
         path = prefix + key
@@ -356,7 +356,7 @@ def _is_section(annotation: Any) -> bool:
 
 
 def _merge(base: dict[str, Any], over: dict[str, Any], model: Any) -> dict[str, Any]:
-    """Return a mapping of ``model`` with the values of another one over it."""
+    """Return ``base`` updated with the values of ``over``; both are mappings of ``model``."""
     merged = dict(base)
     is_known = _is_section(model)
     replaced = replaced_by(model)
@@ -402,7 +402,7 @@ def _misfit(
     for name in location:
         if not (_is_section(annotation) and isinstance(mapping, Mapping)):
             break
-        # A key of YAML may be no text.
+        # Keys of a YAML mapping need not be text.
         if not isinstance(name, str) or name not in annotation.model_fields:
             break
         info = annotation.model_fields[name]

@@ -1,4 +1,4 @@
-"""Digests of files, of JSON, and of a model: of all weights, and of what else it computes with."""
+"""Digests of files, of JSON, and of a model's weights and other attributes."""
 
 import hashlib
 import json
@@ -48,7 +48,7 @@ def sha256_of(path: str | Path, error: type[RaybioError] = DataError) -> str:
 
 
 def cached_file_digest(path: Path) -> str:
-    """Return ``file_digest``, computed once a process for a file of the same size and time."""
+    """Return ``file_digest``, computed once per process for a file of the same size and time."""
     state = path.stat()
     return _digest_of_state(path, state.st_size, state.st_mtime_ns)
 
@@ -102,10 +102,10 @@ def weights_digest(named_tensors: Iterable[tuple[str, "Tensor"]]) -> str:
 
 
 def modules_digest(model: "nn.Module") -> str:
-    """Return the sha256 of what a model computes with besides its weights.
+    """Return the sha256 of the attributes, besides weights, that a model computes with.
 
-    That is, of every module: name, class, and all attributes that are plain values, such as a
-    pooling, a number of heads or an epsilon.
+    It covers the name and class of every module, and all attributes that are plain values, such as
+    a pooling, a number of heads or an epsilon.
     """
     digest = hashlib.sha256()
     for name, module in model.named_modules():

@@ -9,9 +9,9 @@ DISTANCES: tuple[Distance, ...] = ("euclidean", "cosine")
 
 
 def present_word(distance: Any) -> Any:
-    """Return a distance as it is named now: runs and indexes of earlier commits say "l2"."""
+    """Return the current name of a distance: runs and indexes of earlier commits say "l2"."""
     return "euclidean" if distance == "l2" else distance
 
 
 SavedDistance = Annotated[Distance, BeforeValidator(present_word)]
-"""A distance among settings of which files with the former word exist."""
+"""Type of a distance in settings; it also accepts the former name, which older files contain."""

@@ -12,7 +12,7 @@ class RaybioError(Exception):
     """Base class of every error that raybio raises on purpose.
 
     Attributes:
-        exit_code: that of a command that ends with the error.
+        exit_code: exit code of a command that ends with the error.
     """
 
     exit_code = 2
@@ -23,7 +23,7 @@ class ConfigError(RaybioError):
 
 
 class NoHeadError(ConfigError):
-    """A model has been trained for something else than to predict."""
+    """A model has no head that predicts, since it was trained for something else."""
 
 
 class MetricError(ConfigError):
@@ -61,7 +61,7 @@ class RecordFormatError(RecordError):
 class ClusterError(RaybioError):
     """The cluster cannot carry out the request: resources, storage or a lost worker.
 
-    It may pass: workers that end with it are started again, and so is a trial of a sweep.
+    The cause may be temporary: workers and trials that end with this error are restarted.
     """
 
 
@@ -73,7 +73,7 @@ class InterruptedRunError(RaybioError):
     """A signal ended the run after a checkpoint; the same command resumes it."""
 
     def __init__(self, signal_number: int, message: str) -> None:
-        """Remember the signal: the process ends with 128 + its number."""
+        """Set the exit code of the process to 128 plus the number of the signal."""
         super().__init__(message)
         self.exit_code = 128 + signal_number
 
@@ -82,7 +82,7 @@ class StopFileError(InterruptedRunError):
     """A stop file that the user made ended one run after a checkpoint."""
 
     def __init__(self, message: str) -> None:
-        """End the process as SIGINT does."""
+        """Use the exit code of SIGINT."""
         super().__init__(signal.SIGINT, message)
 
 
@@ -91,7 +91,7 @@ class StorageError(ClusterError):
 
 
 class DiskError(RaybioError):
-    """A disk is full or read-only: the same command goes on when it is not."""
+    """A disk is full or read-only; the same command resumes once that is fixed."""
 
 
 class MissingObjectError(StorageError):
@@ -99,9 +99,9 @@ class MissingObjectError(StorageError):
 
 
 def common_kind(error: BaseException) -> str:
-    """Return the name of the nearest class of this module, by which an error is made again.
+    """Return the name of the error's nearest class in this module, from which it can be rebuilt.
 
-    Of another error it is the name of its own type.
+    Any other error gets the name of its own type.
     """
     classes = type(error).__mro__
     return next((each for each in classes if each.__module__ == __name__), classes[0]).__name__
@@ -120,17 +120,17 @@ def last_line(error: BaseException) -> str:
 def one_line(error: BaseException) -> str:
     """Return the first 300 characters of an error's text, without line breaks.
 
-    It is the name of the error's type if it has no text.
+    If it has no text, return the name of its type.
     """
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 @contextmanager
 def named_by(option: str) -> Iterator[None]:
-    """Let errors of a bucket begin with the option that named it.
+    """Prefix storage errors of the block with the option that named the bucket.
 
     Raises:
-        StorageError: that of the block.
+        StorageError: the error of the block.
     """
     try:
         yield
@@ -139,7 +139,7 @@ def named_by(option: str) -> Iterator[None]:
 
 
 class DamagedObjectError(RaybioError):
-    """An object of a bucket is not what was uploaded, whenever it is downloaded."""
+    """An object of a bucket differs from what was uploaded, also when it is downloaded again."""
 
 
 class DivergedError(RaybioError):

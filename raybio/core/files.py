@@ -65,8 +65,9 @@ def check_replaceable_folder(path: Path, own: Sequence[str], option: str = "--ou
 
     Args:
         path: a folder that is to be replaced as a whole.
-        own: patterns of the names that the command writes; each of its folders has the first.
-        option: that names the folder.
+        own: patterns of the names that the command writes. A folder without a match of the first
+            pattern is not one of the command's.
+        option: the option that names the folder.
 
     Raises:
         ConfigError: naming ``option``.
@@ -87,8 +88,8 @@ def check_writable_file(path: Path, option: str = "--out") -> None:
     """Refuse a path at which no file can be written.
 
     Args:
-        path: of a file, which may exist or not.
-        option: that names the file.
+        path: the file, which need not exist.
+        option: the option that names the file.
 
     Raises:
         ConfigError: naming ``option``.
@@ -168,7 +169,7 @@ def _check_writable(path: Path, folder: Path, option: str, kind: str) -> None:
         problem = "is a file" if nearest == path else f"{nearest} is a file"
         raise ConfigError(f"{option} {path}: {problem}; want a {kind}, which may exist or not")
     try:
-        # Permission bits do not tell: root has all of them, yet cannot write to /proc or to a
+        # Permission bits are no proof: root has all of them, yet cannot write to /proc or to a
         # read-only disk.
         os.rmdir(tempfile.mkdtemp(prefix=".raybio-", dir=nearest))
     except OSError as error:
@@ -228,10 +229,10 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 
 def replace_folder(new: Path, path: Path, old: Path) -> None:
-    """Give a fully written folder its name, in one atomic step that survives a power loss.
+    """Rename a fully written folder to ``path``, in one atomic step that survives a power loss.
 
-    A folder of that name is at ``new`` then; on file systems that cannot exchange two names, at
-    ``old``, and a kill between two renames may leave ``path`` absent.
+    A folder that was at ``path`` is then at ``new``. On file systems that cannot exchange two
+    names, it is at ``old``, and a kill between two renames may leave ``path`` absent.
     """
     if not path.exists() or not _exchange(new, path):
         if path.exists():
@@ -289,9 +290,9 @@ def try_lock(file: IO[Any]) -> bool:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a UTF-8 file; as ``replace_bytes``.
+    """Write a UTF-8 file as ``replace_bytes`` does.
 
-    Bytes of a file name that are no UTF-8 are escaped, in JSON as JSON escapes them.
+    Bytes of file names that are not UTF-8 are escaped; in JSON, the result is valid JSON.
     """
     replace_bytes(path, text.encode(errors="backslashreplace"))
 
@@ -327,30 +328,30 @@ def replaced_file(path: Path) -> Iterator[Path]:
         yield temporary
         put_in_place(temporary, path)
     except BaseException:
-        # Half a file must not take the space of a full disk.
+        # A partial file must not take up space on a full disk.
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
 
 
 def put_in_place(written: Path, path: Path) -> None:
-    """Give a written file its name, in one atomic step that survives a power loss.
+    """Rename a written file to ``path``, in one atomic step that survives a power loss.
 
     Raises:
-        OSError: if it cannot.
+        OSError: if it cannot be renamed.
     """
     sync(written)
     os.replace(written, path)
-    # Without it a power loss can take the new name back.
+    # Without this, a power loss could undo the rename.
     sync(path.parent)
 
 
 @contextlib.contextmanager
 def named_failure(path: Path, num_bytes: int) -> Iterator[None]:
-    """Add the file and the number of bytes to an error of writing, which lacks them.
+    """Add the path and the number of bytes to write errors of the block, which lack them.
 
     Raises:
-        OSError: that of the block.
+        OSError: the error of the block.
     """
     try:
         yield
@@ -360,7 +361,7 @@ def named_failure(path: Path, num_bytes: int) -> Iterator[None]:
 
 
 def disk_problem(error: OSError) -> str | None:
-    """Return what a user does about a disk that is full, read-only or gone, or a path.
+    """Describe an error of a disk that is full, read-only or gone, or of a path, and what to do.
 
     Returns:
         Path, reason, free bytes and advice; None for any other error.

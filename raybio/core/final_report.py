@@ -32,9 +32,9 @@ SplitScores = Mapping[str, Mapping[str, Score]]
 class UnitScores:
     """Scores of the U units (nodes, texts, queries) of a split, for comparisons unit by unit.
 
-    Each measure has the counts of the units, and its statistic of them is the run's score. Most
-    measures have one value a unit, whose mean over all units is the score, whether that is micro,
-    macro or over groups.
+    A measure has counts for each unit, and a statistic of the counts is the run's score. Most
+    measures have one value per unit. Their score is the mean over all units, whether micro, macro
+    or over groups.
 
     Attributes:
         unit_U: store rows, or numbers of terms or queries.
@@ -106,12 +106,12 @@ class FinalReport:
     Attributes:
         scores: stage -> split -> measure -> score; tables show the stages in this order.
         spread: spread of the embeddings by stage, see ``ops.embedding_geometry``.
-        unit_scores: stage -> split -> scores of its units; of the stages that have them. A file of
-            their own stores them, not the JSON.
+        unit_scores: stage -> split -> scores of its units, for the stages that have them. They are
+            stored in a separate file, not in the JSON.
         embedding_map: of the trained model, where the method draws one; on the first worker only.
         sizes: split -> what its scores are means over, such as ``14 links of 25 nodes``.
         remarks: what the evaluation left out, without a full stop; shown below its tables.
-        details: what one method adds; plain JSON.
+        details: additional results of a method; plain JSON.
     """
 
     scores: Mapping[Stage, SplitScores]

@@ -42,8 +42,8 @@ class Encoder(nn.Module):
         width: D, the width of an embedding.
         pad_id: token id of padding.
         packing: whether batches are packed instead of padded for it; "auto": on a GPU.
-        static_shape: of the micro-batches that a compiled encoder trains on; None: it is not
-            compiled.
+        static_shape: shape of the micro-batches that a compiled encoder trains on; None if it is
+            not compiled.
     """
 
     width: int
@@ -52,11 +52,11 @@ class Encoder(nn.Module):
     static_shape: StaticShape | None = None
 
     def why_padded(self) -> str:
-        """Return why it reads padded tokens only; empty if it reads packed ones, too."""
+        """Return why the encoder reads padded tokens only; empty if it reads packed ones too."""
         return f"{type(self).__name__} reads padded sequences"
 
     def why_eager(self) -> str:
-        """Return why it is not compiled; empty if it can be."""
+        """Return why the encoder cannot be compiled; empty if it can."""
         return f"{type(self).__name__} reads other inputs than single sequences"
 
     @abstractmethod
@@ -88,10 +88,10 @@ class Collective(Protocol):
     Attributes:
         rank: number of this worker.
         world: number of workers.
-        num_open_gathers: gathers with a gradient whose backward pass, a collective operation, too,
-            has not run yet; set to 0 where a step begins.
-        step: optimizer updates so far, which the message about a worker that hangs names; None
-            until training knows where it starts.
+        num_open_gathers: number of gathers with gradient whose backward pass (also a collective
+            operation) has not run yet; reset to 0 at the beginning of a step.
+        step: optimizer updates so far, for messages about a worker that hangs; None until training
+            knows where it starts.
     """
 
     rank: int
@@ -100,16 +100,18 @@ class Collective(Protocol):
     step: int | None
 
     def patient(self) -> AbstractContextManager[None]:
-        """Wait in a ``with`` block as long as the other workers live; end it together.
+        """Lift the time limit on waiting within a ``with`` block, which all workers leave together.
 
-        For evaluations, in which one worker may compute for hours. Every worker enters the block.
+        It is for evaluations, in which one worker may compute for hours. Every worker enters the
+        block.
         """
         ...
 
     def all_gather(self, local_ND: Tensor, like: Gathered | None = None) -> Gathered:
         """Concatenate the rows of all workers; gradients flow back to the workers that own them.
 
-        Where each worker has as many rows as in ``like``, they need not exchange the numbers.
+        With ``like``, an earlier result in which each worker had as many rows as now, the workers
+        do not exchange these numbers.
         """
         ...
 
@@ -122,20 +124,20 @@ class Collective(Protocol):
         ...
 
     def host_sum(self, values: Sequence[int]) -> list[int]:
-        """Sum numbers of the host over workers; the host waits for no device."""
+        """Sum numbers that are on the host over workers, without waiting for a device."""
         ...
 
     def start_sum(self, tensor: Tensor, dtype: torch.dtype | None = None) -> Callable[[], None]:
-        """Start to sum ``tensor`` over workers in place; return what waits for the end of it.
+        """Start to sum ``tensor`` over workers in place; return a function that waits for the sum.
 
-        It is sent and added in ``dtype``; None: its own.
+        The tensor is sent and added in ``dtype``; None: its own.
         """
         ...
 
     def start_broadcast(self, tensor: Tensor, source: int) -> Callable[[], None]:
-        """Start to copy the tensor of worker ``source`` into that of each other worker.
+        """Start to copy the tensor of worker ``source`` into ``tensor`` of all other workers.
 
-        Return what waits for the end of it.
+        Return a function that waits for the copy.
         """
         ...
 
@@ -180,7 +182,7 @@ class Objective(Protocol):
     def embedding_loss(
         self, embedding_RD: Tensor, batch: Any, collective: Collective
     ) -> LossReport:
-        """Compute the coupling part of this worker's embeddings; gathers those of the others."""
+        """Compute the coupling part of this worker's embeddings; gather those of the others."""
         ...
 
 
@@ -202,7 +204,7 @@ class FinalEvaluate(Protocol):
         Args:
             model: the trained model.
             collective: workers that share the work.
-            shared: scores of untrained models that other runs have computed, and that they read.
+            shared: scores of untrained models that runs share.
         """
         ...
 
@@ -231,8 +233,8 @@ class System:
         is_pretrained: whether the encoder starts from trained weights.
         is_supervised: whether labels may legitimately put all embeddings on a line, as two classes
             or a number do.
-        prepare_node: makes in the cache of a machine what ``collate`` reads there if it finds it,
-            next to training; None: there is nothing that is worth it. Picklable.
+        prepare_node: fills a machine's cache, while training runs, with data that ``collate`` reads
+            if it exists; None if no cache is worthwhile. Picklable.
     """
 
     name: str

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from raybio.core.errors import ConfigError
 
 SCHEMES = ("s3", "gs", "abfs")
-"""Schemes of buckets: Amazon S3 and what speaks its protocol, Google Cloud Storage, Azure Blob
+"""Schemes of buckets: Amazon S3 and compatible services, Google Cloud Storage, Azure Blob
 Storage."""
 
 _OTHER_NAMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs", "az": "abfs"}
@@ -28,9 +28,11 @@ _URI = re.compile(
     r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?P<slashes>/{0,2})(?P<rest>.*)",
     re.DOTALL,
 )
-"""One slash, since ``Path`` makes ``s3:/bucket`` of ``s3://bucket``, or none after a scheme of
-storage. Others need a slash, since names of files may have colons. A scheme has two letters or
-more."""
+"""Matches a URI.
+
+One slash is enough, since ``Path`` turns ``s3://bucket`` into ``s3:/bucket``. Schemes of buckets
+need none; other schemes need one, since file names may have colons. A scheme has at least two
+letters."""
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,220}[A-Za-z0-9]")
 
@@ -43,11 +45,11 @@ _SIGNATURE = re.compile(
 
 @dataclass(frozen=True)
 class BucketPath:
-    """A path in a bucket: of one object, or the beginning of the names of several.
+    """A path in a bucket: the name of one object, or a prefix of the names of several.
 
     Attributes:
         scheme: one of ``SCHEMES``.
-        bucket: name of the bucket; of Azure, the container.
+        bucket: name of the bucket; for Azure, of the container.
         key: path in the bucket without slashes at its ends; "" for all of the bucket.
         account: storage account of Azure if the URI names it; otherwise the environment does.
     """
@@ -155,7 +157,7 @@ def without_credentials(uri: str) -> str:
         return uri
     host, slash, path = match["rest"].partition("/")
     if ":" in host and "@" in path:
-        # The slash is one of the secret key.
+        # The slash belongs to the secret key.
         host, slash, path = f"…@{match['rest'].rpartition('@')[2]}".partition("/")
     elif "@" in host and not (match["scheme"][:4] == "abfs" and _AZURE_ACCOUNT.fullmatch(host)):
         host = "…@" + host.rpartition("@")[2]

@@ -100,7 +100,7 @@ def write_record(path: Path, kind: str, content: Mapping[str, Any]) -> None:
 
 
 def record_text(kind: str, content: Mapping[str, Any]) -> str:
-    """Return the text of a record; as ``write_record``."""
+    """Return the text of a record, as ``write_record`` writes it."""
     plain = json.loads(
         json.dumps(to_record(kind, content), default=float), parse_constant=lambda _: None
     )
@@ -155,7 +155,7 @@ def export_record(path: Path, kind: str, method: str) -> Iterator[dict[str, Any]
 
 
 def read_recomputable(path: Path, kind: str) -> dict[str, Any] | None:
-    """Return the content of a record that is written again when it is lost.
+    """Return the content of a record that can be recomputed when it is lost.
 
     Returns:
         None if there is no such file, and, with a warning, if it is damaged.
@@ -193,7 +193,7 @@ def parse_recomputable(text: bytes, kind: str, source: Location) -> dict[str, An
 
 
 def is_count(value: Any) -> bool:
-    """Return whether a value of parsed JSON is an integer from 0 that 63 bits hold."""
+    """Return whether a value of parsed JSON is an integer in [0, 2**63)."""
     return type(value) is int and 0 <= value < 2**63
 
 
@@ -217,7 +217,7 @@ def to_record(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def from_record(record: Any, kind: str, source: Location) -> dict[str, Any]:
-    """Return the content of a parsed record, whose checksum is not compared.
+    """Return the content of a parsed record; its checksum is not verified.
 
     Args:
         record: parsed JSON.

@@ -33,7 +33,8 @@ Kind = Literal["choice", "uniform", "log_uniform", "int_uniform"]
 RANGES = ("uniform", "log_uniform", "int_uniform")
 
 STEPS = "schedule.max_steps"
-"""Varied only if the rate depends on it: trials are evaluated at each saved step anyway."""
+"""The number of steps. A sweep varies it only if the learning rate depends on it, since trials are
+evaluated at each saved step anyway."""
 
 EPOCHS = {
     "schedule.max_epochs": "budget.max_steps",
@@ -42,7 +43,7 @@ EPOCHS = {
 """Settings that a sweep may not have, and what decides instead."""
 
 SEED = "seed"
-"""What repetitions of a trial vary."""
+"""The setting that repetitions of a trial vary."""
 
 RATE = "optim.schedule"
 """The setting that decides whether the rate depends on ``STEPS``."""
@@ -234,7 +235,7 @@ class SearchSpace(BaseConfig):
         return settings
 
     def drawn(self) -> Iterator[Settings]:
-        """Yield random settings of trials without end; some may be equal."""
+        """Yield an endless sequence of random settings of trials; some may be equal."""
         rng = random.Random(self.search.seed)
         while True:
             yield self.settings(lambda _, distribution: distribution.draw(rng))
@@ -284,7 +285,7 @@ def _value_of(value_by_path: Settings, path: str, _: Distribution) -> Any:
 def base_values_outside(space: SearchSpace, base: BaseConfig) -> list[str]:
     """Describe each setting whose value in ``base`` lies outside its distribution.
 
-    A distribution of one value says what all trials have, and searches nothing.
+    Distributions of one value are ignored: they fix a setting for all trials.
     """
     settings = {field.path: value_at(base, field.path) for field in fields(type(base))}
     described = []
@@ -305,8 +306,8 @@ def refuse_decided_settings(space: SearchSpace, settings: Iterable[str]) -> None
     """Refuse settings that the space or its budget decides: they would be ignored.
 
     Args:
-        space: of a sweep.
-        settings: as ``--set`` takes them.
+        space: the search space of a sweep.
+        settings: settings as ``--set`` takes them.
 
     Raises:
         ConfigError: naming the setting.

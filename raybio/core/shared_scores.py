@@ -25,10 +25,10 @@ Identity = Mapping[str, Any]
 
 
 class SharedScores:
-    """The files of a folder.
+    """The scores that runs share in a folder, one file for each identity.
 
     Attributes:
-        folder: the folder; the first run that writes makes it.
+        folder: the folder; the first run that writes creates it.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
@@ -48,7 +48,7 @@ class SharedScores:
 
         Args:
             ignored: sections of the configuration that the scores do not depend on.
-            facts: what they depend on besides; plain JSON.
+            facts: what else they depend on; plain JSON.
         """
         settings = {name: part for name, part in self._settings.items() if name not in ignored}
         return {"settings": settings, **self._facts, **facts}
@@ -84,7 +84,8 @@ class SharedScores:
         Raises:
             OSError: if the folder cannot be written.
         """
-        # A text inside the JSON: it has NaN, and its checksum covers every digit.
+        # The scores are a text inside the JSON: they may contain NaN, and the checksum covers every
+        # digit.
         checked = {"identity": identity, "sha256": _checksum(identity, text), "content": text}
         self.folder.mkdir(exist_ok=True)
         write_record(self.path(identity), "shared scores", checked)

@@ -60,10 +60,10 @@ class TableLayout:
         return [split for split in self.splits if split not in self.secondary]
 
     def chosen_on_scored(self, metric: str) -> str | None:
-        """Return a remark if a choice by a logged metric is one by units that the table scores.
+        """Return a remark if choosing by a logged metric means choosing on the units of the table.
 
-        That is so for the table's own measures, or a part of them (``val/acc_at_10/may_treat``),
-        where no test split is kept apart. None otherwise.
+        This holds for the table's own measures, or a part of them (``val/acc_at_10/may_treat``), if
+        there is no separate test split. Otherwise return None.
         """
         measures = tuple(self.measures)
         is_scored = any(part.endswith(measures) for part in metric.split("/")[1:])
@@ -84,9 +84,9 @@ class TableLayout:
         return (1, 3) if is_plain else (100, 2)
 
     def cell(self, score: Score, measure: str) -> str:
-        """Return a score as it stands in tables: "61.52 [59.01, 63.97]".
+        """Format a score for a table: "61.52 [59.01, 63.97]".
 
-        Of a mean over runs with its standard deviation: "61.52 ± 0.40".
+        A mean over runs is shown with its standard deviation: "61.52 ± 0.40".
         """
         if math.isnan(score["value"]):
             return UNDEFINED
@@ -109,7 +109,7 @@ class TableLayout:
         """Return the layout with the optional measures that all rows have in all splits.
 
         Args:
-            rows: of each row its scores: split -> name of a score -> score.
+            rows: scores of each row: split -> name of a score -> score.
         """
         scored = [scores for row in rows for scores in row.values()]
         optional = {

@@ -1,4 +1,4 @@
-"""Messages whose control characters are shown, not obeyed: ids and paths come from anywhere."""
+"""Messages whose control characters are escaped: ids and paths come from untrusted sources."""
 
 import re
 from collections.abc import Iterable
@@ -8,9 +8,9 @@ _CONTROL = r"\x00-\x08\x0b-\x1f\x7f-\x9f"
 _CONTROL_CHARACTER = re.compile(f"[{_CONTROL}]")
 
 _PASSED = re.compile(rf"\r[^{_CONTROL}]*|(\x1b\[A)+|\x1b\[0m")
-"""Matches what others write at a time, and what may reach a terminal.
+"""Matches control sequences of other libraries that may reach a terminal.
 
-A progress bar of a download writes its line again, or moves upwards. When a process that used Ray
+A progress bar of a download rewrites its line or moves the cursor up. When a process that used Ray
 ends, colorama resets the colors.
 """
 
@@ -21,7 +21,7 @@ def printable(text: str) -> str:
 
 
 class PrintableStream:
-    """A text stream that shows control characters.
+    """A text stream that escapes control characters.
 
     Attributes:
         rich_proxied_file: the stream below, which rich's consoles write to: rich looks for this
@@ -48,5 +48,5 @@ class PrintableStream:
 
 
 def stream_of_data(stream: TextIO) -> TextIO:
-    """Return the stream to write data to: exact, unless a terminal shows them."""
+    """Return the stream to write data to: without escapes, unless it is a terminal."""
     return stream if stream.isatty() else getattr(stream, "rich_proxied_file", stream)

@@ -1,4 +1,4 @@
-"""Words of messages."""
+"""Helpers for the wording of messages."""
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,8 +1,9 @@
 """Scores as statistics of the counts of units.
 
-A score depends on the mean counts of its units: with one value a unit it is their mean, with
-correct and possible counts a ratio, such as a micro F1. So a sample of units has the score of its
-own counts, without a linearization, which is wrong where a unit holds a large share of the counts.
+A score is a function of the mean counts of its units. With one value per unit it is their mean;
+with correct and possible counts it is a ratio, such as a micro F1. So the score of a sample of
+units is computed exactly from its own counts. A linearization would be wrong where one unit holds a
+large share of the counts.
 
 Shape letters: U units, X samples of units, A classes. ``...`` stands for the counts of a unit.
 """
@@ -18,7 +19,7 @@ from raybio.core.arrays import Floats
 
 
 def share(part: Floats, whole: Floats) -> Floats:
-    """Return part / whole of the same shape; a share of nothing is 0."""
+    """Return ``part / whole``, elementwise, and 0 where ``whole`` is 0."""
     return np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)
 
 
@@ -55,9 +56,9 @@ STATISTICS: Mapping[str, Callable[[Floats], Floats]] = {
 }
 """Statistics by name, as functions of mean counts.
 
-The counts of a unit are: of ``mean`` one value; of ``ratio`` part and whole (2); of
-``mean_of_ratios`` part, whole and presence of each class (A, 3), where the mean is over the classes
-that are present; of ``harmonic_mean_of_ratios`` part and whole of two ratios (2, 2).
+Counts of a unit: ``mean`` takes one value; ``ratio`` takes part and whole (2); ``mean_of_ratios``
+takes part, whole and presence of each class (A, 3) and averages over the classes that are present;
+``harmonic_mean_of_ratios`` takes part and whole of two ratios (2, 2).
 """
 
 
@@ -88,13 +89,13 @@ class UnitCounts:
         return STATISTICS[self.statistic](mean_X)
 
     def of_samples(self, weight_XU: Floats) -> Floats:
-        """Return the scores (X,) of samples, where each unit has a weight; they add to 1."""
+        """Return the scores (X,) of samples, given as weights of the units that sum to 1."""
         flat_UC = self.count_U.reshape(self.num_units, -1).astype(np.float64)
         mean_XC = weight_XU @ flat_UC
         return self.of_means(mean_XC.reshape(len(weight_XU), *self.count_U.shape[1:]))
 
     def without_each(self) -> Floats:
-        """Return the scores (U,) of all units but one; of a single unit NaN."""
+        """Return the scores (U,) without each unit in turn; NaN if there is only one unit."""
         if self.num_units == 1:
             return np.full(1, np.nan)
         count_U = self.count_U.astype(np.float64)

@@ -1,4 +1,4 @@
-"""Records of verified files: a start does not read again what this machine has verified.
+"""Records of verified files, so that a start does not read them again.
 
 A record lies in the cache and not in the folder of the files, which may be read-only or shared. It
 holds the digest of what the files should be and a state of each one, which changes whenever the
@@ -65,7 +65,7 @@ def first_damage(
         if sha256 != wanted:
             verification.remove(name)
             return Damage(name, sha256)
-        # What is written while it is read has no state that the sha256 belongs to.
+        # If a file changes while it is read, its sha256 belongs to no known state.
         if file_state(path, error) == state:
             verification.add(name, state)
     return None
@@ -88,7 +88,7 @@ def file_state(path: Path, error: type[RaybioError]) -> FileState:
     return [
         status.st_size,
         status.st_mtime_ns,
-        # No program can set it: it also differs where a file's old time of change was restored.
+        # Programs cannot set this time: it reveals a change after which the old mtime was restored.
         status.st_ctime_ns,
         status.st_ino,
         status.st_dev,
@@ -103,11 +103,11 @@ class Verification:
     """
 
     def __init__(self, folder: Path, digest: str) -> None:
-        """Read the record of a folder; that of earlier files at the same path counts as none.
+        """Read the record of a folder; ignore a record of earlier files at the same path.
 
         Args:
             folder: absolute path of the folder.
-            digest: changes with what the files should be.
+            digest: identifies the files that should be there.
         """
         name = f"{folder.name}-{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}.json"
         self.path = cache_folder() / "verified_files" / name
@@ -134,7 +134,7 @@ class Verification:
         try:
             content = read_record(self.path, "verified files") or {}
         except (RecordError, OSError):
-            # Then everything is read, and the record is written again.
+            # All files are then read again, and the record is rewritten.
             return {}
         if content.get("folder") != str(self._folder) or content.get("digest") != self._digest:
             return {}

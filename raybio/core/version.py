@@ -1,4 +1,4 @@
-"""The version of raybio, and of its code, which is edited between versions."""
+"""The version of raybio, and a digest of its code, which may be edited between versions."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ def code_digest(*more: Path) -> str:
 
 
 def arithmetic_versions() -> dict[str, str]:
-    """Return the versions that the last bits of a run depend on, by name; nothing is imported."""
+    """Return the package versions that the last bits of a run depend on, without importing them."""
     versions = {"raybio": f"{VERSION}, code {code_digest()[:12]}"}
     for package in ("torch", "transformers", "numpy"):
         versions[package] = metadata.version(package)
@@ -73,7 +73,7 @@ def have_changed(used: Mapping[str, object]) -> bool:
 
 
 def _is_same(one: object, other: object) -> bool:
-    """Compare values of which one may be text: those of ``used_values`` are."""
+    """Compare two values; one may be text, as ``used_values`` returns it."""
     return _text(one) == _text(other)
 
 

@@ -25,5 +25,5 @@ def open_store(path: str | os.PathLike[str] | BucketPath, *, verify: bool = Fals
     kinds = {method.store.kind: method.store for method in METHODS.values()}
     store = stores.open_store(path, verify=verify)
     kind = kinds.get(store.manifest["kind"])
-    # With its digest, a copy of a store in a bucket is opened without a request.
+    # Given its digest, this machine's copy of a store in a bucket is opened without a request.
     return store if kind is None else stores.open_store(path, kind, digest=store.digest)

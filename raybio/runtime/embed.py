@@ -1,9 +1,9 @@
 """Bulk embedding by Ray Data of inputs, or of words or pairs in them: resumable, in bounded memory.
 
-The input is cut into parts; a part that is embedded is committed as a file of its own. The same
-command again verifies the parts that are there and embeds only those that are missing, damaged or
-of another model. The parts lie next to the output (``embed_parts``), in a bucket or in a folder
-that all workers must see. In the end they become one Parquet file.
+The input is cut into parts; each embedded part is committed as a file. When the same command runs
+again, it verifies the existing parts and embeds only those that are missing, damaged or of another
+model. The parts lie next to the output (``embed_parts``), in a bucket or in a folder that all
+workers must see. In the end they are joined to one Parquet file.
 
 Shape letters: R inputs of a part, D embedding width.
 """
@@ -64,7 +64,7 @@ class EmbedSummary:
         num_parts: parts of the input; 0 if the output was already finished.
         num_parts_found: parts that were finished before.
         quarantine: the skipped records by reason.
-        cut: one line that says which inputs were cut; empty if none was.
+        cut: a line about inputs that were cut; empty if none was.
     """
 
     num_rows: int
@@ -107,16 +107,15 @@ def embed_file(
         rows_per_part: inputs between two commits; None: 4096, or 256 if an input has many rows.
         workers: processes that embed.
         cpus_per_worker: logical CPUs of each; None: an equal share of what there is.
-        field: of the rows of a store, such as "abstract"; None: its first.
+        field: field of a store's rows, such as "abstract"; None: the first.
         strip_stop: remove one ``*`` at a protein's end.
         max_bad_share: maximum fraction of invalid records.
         form: precision and type of the output.
         verbose: show Ray's own logs.
-        say: called with warnings about the precision and the parts, and with the progress, one line
-            each.
+        say: called with lines about precision, parts and progress.
 
     Raises:
-        ClusterError: if another command is at work on ``out``.
+        ClusterError: if another command works on ``out``.
         DiskError: if a worker's disk is full.
         ConfigError: if the model cannot be loaded or does not embed per token, ``out`` not be
             written, or a machine lacks the precision.
@@ -158,7 +157,7 @@ def embed_file(
         )
         finished = embedding.finished()
         if finished is not None:
-            # A command that was killed after its output was there left some.
+            # A command that was killed after writing its output left parts behind.
             embedding.parts.delete()
             return finished
         inputs = embedding.cut(records, rows_per_part, Quarantine(max_bad_share))
@@ -177,10 +176,10 @@ def _check_form(
     verbose: bool,
     say: Callable[[str], None],
 ) -> None:
-    """Refuse a format that the model or a machine lacks; warn of a precision.
+    """Refuse a format that the model or a machine does not support; warn about the precision.
 
     Raises:
-        ConfigError: saying which.
+        ConfigError: naming the format.
     """
     if form.per == "token" and not isinstance(model, EmbeddingModel):
         raise ConfigError(f"--per token: {model.folder} embeds {model.row_noun}; leave it out")
@@ -198,7 +197,7 @@ class _CutInput:
     Attributes:
         digests: sha256 of each part.
         quarantine: the skipped records by reason.
-        cut: a line that says which inputs the model cuts.
+        cut: a line about the inputs that the model cuts.
     """
 
     digests: list[str]
@@ -208,20 +207,20 @@ class _CutInput:
 
 @dataclass(frozen=True, kw_only=True)
 class _Embedding:
-    """The steps of a bulk embedding.
+    """The state and the steps of a bulk embedding.
 
     Attributes:
         model: the encoder.
         model_in_bucket: see ``embed_file``.
-        model_digest: of the model.
-        form: of the output.
-        origin: digest of the input and how it is read.
+        model_digest: digest of the model.
+        form: format of the output.
+        origin: digest of the input and of how it is read.
         out: the output.
-        rows_per_file: inputs of a file, if the output is a folder; None: it is one file.
-        parts: next to it.
-        lease: on the parts, in a bucket.
+        rows_per_file: inputs per file, if the output is a folder; None: it is one file.
+        parts: the parts, next to the output.
+        lease: lease of the parts, if they are in a bucket.
         workers: processes that embed.
-        cpus_per_worker: of each.
+        cpus_per_worker: CPUs of each worker.
         verbose: show Ray's own logs.
         say: called with warnings and the progress.
     """
@@ -242,12 +241,12 @@ class _Embedding:
 
     @property
     def part_digest(self) -> str:
-        """Identify the embeddings of any input."""
+        """Digest that identifies the model and format of the embeddings of a part."""
         return self.form.digest(self.model_digest)
 
     @property
     def output_digest(self) -> str:
-        """Identify the output."""
+        """Digest that identifies the output."""
         content: dict[str, Any] = {"origin": self.origin, "model": self.part_digest}
         if self.rows_per_file is not None:
             content["rows_per_file"] = self.rows_per_file
@@ -271,7 +270,7 @@ class _Embedding:
     def cut(
         self, records: EmbeddingInputs, rows_per_part: int, quarantine: Quarantine
     ) -> _CutInput:
-        """Cut the input into files, or verify those that are there.
+        """Cut the input into files, or verify existing ones.
 
         Raises:
             DataError: if there is no good record, or too many are invalid.
@@ -308,7 +307,7 @@ class _Embedding:
         return _CutInput(digests, manifest["quarantine"], cut)
 
     def embed_and_join(self, inputs: _CutInput) -> tuple[int, int]:
-        """Embed the missing parts, and again those that prove damaged as they are joined.
+        """Embed the missing parts, and again parts that turn out to be damaged while joining.
 
         Returns:
             Rows of the output, and number of parts that were embedded.
@@ -326,13 +325,13 @@ class _Embedding:
             try:
                 return self._join(inputs), len(embedded)
             except DamagedPartsError as error:
-                # Parts of an earlier command are verified as they are joined.
+                # Only parts of an earlier command may be damaged; they are verified while joining.
                 if embedded & error.fault_by_part.keys():
                     raise
                 missing = self._report_faulty(error.fault_by_part)
 
     def _missing(self, inputs: list[str]) -> list[int]:
-        """Return the parts that have to be embedded, and say which existing ones are unusable."""
+        """Return the parts that have to be embedded, and report existing ones that are unusable."""
         embedded = self.parts.embedded()
         fault_by_part: dict[int, str] = {}
         for number in sorted(embedded & set(range(len(inputs)))):
@@ -345,7 +344,7 @@ class _Embedding:
         return sorted(absent.union(self._report_faulty(fault_by_part)))
 
     def _report_faulty(self, fault_by_part: Mapping[int, str]) -> list[int]:
-        """Return the parts that have faults, and say which."""
+        """Return the parts that have faults, and report them."""
         numbers_by_fault: defaultdict[str, list[int]] = defaultdict(list)
         for number, fault in fault_by_part.items():
             numbers_by_fault[fault].append(number)
@@ -363,7 +362,7 @@ class _Embedding:
             embed_parts(actor_arguments, missing, resources, verbose=self.verbose, say=self.say)
 
     def _join(self, inputs: _CutInput) -> int:
-        """Join the embedded parts to the output; return its rows.
+        """Join the embedded parts to the output; return its number of rows.
 
         Raises:
             DamagedPartsError: if parts are damaged.
@@ -378,7 +377,8 @@ class _Embedding:
                 here,
                 origin=self.output_digest,
                 part_digest=self.part_digest,
-                # States of tokens cannot be compared with embeddings of whole inputs.
+                # Token states get another digest, since they cannot be compared with embeddings of
+                # inputs.
                 model_digest=self.model_digest
                 if self.form.per == "input"
                 else f"{self.form.per}-{self.model_digest}",

@@ -27,7 +27,7 @@ from raybio.training.precision import embedding_precision, resolve_precision
 from raybio.training.settings import EmbeddingPrecision
 
 PROGRESS_SECONDS = 30.0
-"""Least time between two lines on the progress of an embedding."""
+"""Minimum time between two progress lines of an embedding."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,9 @@ class EmbeddingFormat:
     """The arithmetic of a bulk embedding, and how its output is stored.
 
     Attributes:
-        dtype: of the stored numbers: "float32" or "float16".
-        precision: of the encoder: "fp32", "tf32" or "bf16". Pooling and output are not rounded.
+        dtype: dtype of the stored numbers: "float32" or "float16".
+        precision: precision of the encoder: "fp32", "tf32" or "bf16". Pooling and output are not
+            rounded.
         per: "input", or "token" for the hidden states of each token instead of their pooling.
     """
 
@@ -45,7 +46,7 @@ class EmbeddingFormat:
     per: Unit = "input"
 
     def digest(self, model_digest: str) -> str:
-        """Return what identifies embeddings of a model in this format."""
+        """Return a digest that identifies embeddings of a model in this format."""
         if self == EmbeddingFormat():
             return model_digest
         content = {"model": model_digest, "dtype": self.dtype, "precision": self.precision}
@@ -65,17 +66,17 @@ def embed_parts(
     verbose: bool,
     say: Callable[[str], None],
 ) -> None:
-    """Embed parts by actors of Ray Data, one a worker."""
+    """Embed parts by actors of Ray Data, one per worker."""
     import ray.data
 
     context = ray.data.DataContext.get_current()
-    # Nothing moves while a part is embedded, which takes an hour by a large model on CPUs.
+    # There is no progress while a part is embedded, which takes a large model on CPUs an hour.
     context.execution_no_progress_timeout_s = -1
     context.enable_progress_bars = False
     context.print_on_execution_start = verbose
     if not verbose:
         logging.getLogger("ray.data").setLevel(logging.WARNING)
-        # Ray Data warns where its progress bars are off.
+        # Ray Data warns if its progress bars are off.
         logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)
     num_actors = min(resources.num_workers, len(missing))
     dataset = ray.data.from_arrow([pa.table({"part": [number]}) for number in missing]).map_batches(
@@ -94,7 +95,7 @@ def embed_parts(
             raise_error_of(row)
         num_embedded += batch.num_rows
         now = time.monotonic()
-        # Before each actor has embedded a part, the parts in work would count as nothing.
+        # Until each actor has embedded a part, the estimate would ignore parts in progress.
         is_known = num_actors <= num_embedded < len(missing)
         if is_known and now - last_said >= PROGRESS_SECONDS:
             last_said = now
@@ -117,7 +118,7 @@ class _EmbedPart:
     ) -> None:
         self.parts = Parts(parts)
         if lease is not None:
-            # Ray may leave a worker of a dead driver alive for a while.
+            # A worker may outlive its driver for a while, so it checks the lease.
             self.parts = Parts(parts, partial(check_key, lease, AN_EMBEDDING))
         self.form = form
         self.failure: RaybioError | OSError | None = None
@@ -126,7 +127,7 @@ class _EmbedPart:
         try:
             self._load(model, model_in_bucket, device)
         except (RaybioError, OSError) as error:
-            # Raised here, it would reach the driver as an error of Ray.
+            # If it were raised here, the driver would get an error of Ray instead.
             self.failure = error
 
     def _load(self, model: InputEmbedder, model_in_bucket: BucketPath | None, device: str) -> None:
@@ -139,8 +140,8 @@ class _EmbedPart:
         if self.form.per == "token":
             assert isinstance(model, EmbeddingModel)
             self.embed = model.embed_token_table
-        # After loading: a folder that was overwritten since the start gives parts that the driver
-        # does not accept.
+        # The digest is computed after loading: if the folder was overwritten since the start, the
+        # driver does not accept the parts.
         self.part_digest = self.form.digest(model.digest())
 
     def __call__(self, batch: pa.Table) -> pa.Table:
@@ -154,7 +155,7 @@ class _EmbedPart:
             except (RaybioError, OSError) as error:
                 rows.append(error_columns(error))
             except torch.OutOfMemoryError as error:
-                # The largest forward pass has as many tokens, however few rows a part has.
+                # Smaller parts would not help: the largest forward pass has as many tokens.
                 advice = "another --out with --precision bf16, or a GPU with more memory"
                 rows.append(error_columns(_out_of_memory(number, error, advice)))
             except MemoryError as error:

@@ -98,13 +98,14 @@ def inputs_of(
     Args:
         source: a file or a data set's folder, or the folder of a prepared store.
         model: what embeds them.
-        field: of the rows of a store; None: its first.
+        field: field of a store's rows; None: the first.
         strip_stop: remove one ``*`` at the end of a protein of a file.
 
     Raises:
-        ConfigError: for a field that the store does not have or a file's field, or ``strip_stop``
-            of anything but proteins in a file.
-        DataError: for a folder that is no store, or one of other inputs than the model reads.
+        ConfigError: for a field that the store lacks, a field of a file, or ``strip_stop`` of
+            anything but proteins in a file.
+        DataError: for a folder that is not a store, or a store of inputs that the model does not
+            read.
         StoreError: if the store is damaged.
     """
     check_strip_stop(strip_stop, model.reads, model.folder)

@@ -24,14 +24,14 @@ WRITTEN_FILES = "embeddings-*-of-*.parquet"
 
 
 def delete_leftovers(out: Path) -> None:
-    """Delete what killed commands left next to an output, which this one holds alone.
+    """Delete leftovers of killed commands next to an output that only this command holds.
 
-    They are files of ``join`` and folders of ``atomic_folder``.
+    These are files of ``join`` and folders of ``atomic_folder``.
     """
     for path in out.parent.glob(f".{glob.escape(out.name)}.*"):
         end = path.name.removeprefix(f".{out.name}.")
         if path.is_dir() and re.fullmatch(r"[a-z0-9_]{8}", end):
-            # A hidden folder of the user's own may have such a name.
+            # A hidden folder of the user may have such a name.
             if {entry.name for entry in path.iterdir()} <= {"new", "old"}:
                 shutil.rmtree(path)
         elif path.is_file() and end.isdecimal():
@@ -71,7 +71,7 @@ def check_output_path(out: Location) -> None:
 
 
 def is_folder_of_files(out: Location) -> bool:
-    """Return whether an output has a file a part: its name has no suffix."""
+    """Return whether an output is a folder with a file per part: its name then has no suffix."""
     return "." not in out.name
 
 
@@ -79,7 +79,7 @@ def is_folder_of_files(out: Location) -> bool:
 def output_here(out: Location) -> Iterator[Path]:
     """Yield the local path of the output.
 
-    One in a bucket is fetched before and, if it was not there, uploaded after the block.
+    An output in a bucket is fetched before the block or, if it does not exist, uploaded after it.
     """
     if not isinstance(out, BucketPath):
         yield out
@@ -87,7 +87,7 @@ def output_here(out: Location) -> Iterator[Path]:
     name = f"embed-{hashlib.sha256(str(out).encode()).hexdigest()[:16]}"
     busy = f"{out}: another command is at work on this embedding. Choose another --out."
     with working_folder(name, busy) as folder:
-        # A killed command may have left a file as large as the output.
+        # Free the disk: a killed command may have left a file as large as the output.
         _empty(folder)
         here = folder / out.name
         bucket = BucketFolder(out.parent)

@@ -51,14 +51,14 @@ _MODEL_KEY = b"raybio.model"
 
 
 class PartError(Exception):
-    """A part that cannot be used; says why."""
+    """A part cannot be used; the message says why."""
 
 
 class DamagedPartsError(StoreError):
-    """Parts that cannot be joined.
+    """Parts cannot be joined.
 
     Attributes:
-        fault_by_part: number of each such part -> why.
+        fault_by_part: number of each such part -> reason.
     """
 
     def __init__(self, message: str, fault_by_part: Mapping[int, str]) -> None:
@@ -70,10 +70,10 @@ class DamagedPartsError(StoreError):
 def held_alone(folder: Location) -> Iterator[Lease | None]:
     """Hold the folder of an output's parts for a ``with`` block; yield its lease in a bucket.
 
-    A block that succeeds has deleted the parts, and nothing of the folder stays.
+    A successful block deletes the parts; the folder is then removed.
 
     Raises:
-        ClusterError: if another command holds it, with its name; for a local folder, without.
+        ClusterError: if another command holds it; for a bucket, with the holder's name.
         StorageError: if a bucket cannot be read or written.
     """
     if isinstance(folder, BucketPath):
@@ -85,7 +85,7 @@ def held_alone(folder: Location) -> Iterator[Lease | None]:
     with contextlib.ExitStack() as stack:
         while True:
             folder.mkdir(parents=True, exist_ok=True)
-            # Another command may delete the folder, or the lock that was just opened.
+            # Another command may delete the folder, or the lock file that was just opened.
             with contextlib.suppress(FileNotFoundError):
                 file = stack.enter_context(path.open("a"))
                 if not try_lock(file):
@@ -99,7 +99,7 @@ def held_alone(folder: Location) -> Iterator[Lease | None]:
             yield None
         finally:
             path.unlink(missing_ok=True)
-            # Parts stay after a failure.
+            # After a failure, parts remain and the folder is not empty.
             with contextlib.suppress(OSError):
                 folder.rmdir()
 
@@ -129,14 +129,14 @@ class Parts:
     def finish_cut(
         self, origin: str, inputs: Sequence[str], quarantine: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Write and return the manifest, which says that all input parts are there.
+        """Write and return the manifest, which marks the input parts as complete.
 
-        Parts beyond them are deleted: another cut, which was interrupted, had more.
+        Surplus parts of an earlier, interrupted cut are deleted.
 
         Args:
             origin: digest of the input and of how it is cut; not of the model.
             inputs: sha256 of each part.
-            quarantine: what was left out of the input.
+            quarantine: the skipped records of the input.
         """
         manifest = {
             "origin": origin,
@@ -149,7 +149,7 @@ class Parts:
         return manifest
 
     def read_manifest(self, origin: str) -> dict[str, Any] | None:
-        """Return the manifest of an input that was cut before, None if there is none or it is torn.
+        """Return the manifest of an input that was cut before; None if it is missing or damaged.
 
         Raises:
             StoreError: if the folder belongs to another input or part size, or to another version
@@ -167,7 +167,7 @@ class Parts:
         return manifest
 
     def contents(self, inputs: Sequence[str]) -> Iterator[pa.ChunkedArray]:
-        """Yield the contents of each input part, which is verified.
+        """Yield the verified contents of each input part.
 
         Raises:
             PartError: if one is missing or its bytes have changed.
@@ -182,12 +182,12 @@ class Parts:
             yield _table(content).column("content")
 
     def embedded(self) -> set[int]:
-        """Return the numbers of the parts that are there, sound or not."""
+        """Return the numbers of the existing parts, valid or not."""
         numbers = map(_OUTPUT_NAME.fullmatch, self._files.names())
         return {int(match[1]) for match in numbers if match is not None}
 
     def read_input(self, number: int) -> tuple[pa.Table, str]:
-        """Read an input part; return it and the sha256 of the bytes that were read."""
+        """Read an input part; return it and the sha256 of its bytes."""
         content = self._files.read(self.input(number).name)
         return _table(content), sha256(content).hexdigest()
 
@@ -214,7 +214,7 @@ class Parts:
         return pq.read_table(pa.BufferReader(content))
 
     def fault(self, number: int, *, input_digest: str, model_digest: str) -> str | None:
-        """Say why the record of a part excludes it; None if it does not.
+        """Return why a part cannot be used, according to its record; None if it can.
 
         The part itself is verified when it is read.
         """
@@ -269,7 +269,7 @@ class Parts:
         return self._write(self.input(number).name, stream)
 
     def _recorded(self, number: int, input_digest: str, model_digest: str) -> str:
-        """Return the sha256 that a part of this input and model has by its record."""
+        """Return the recorded sha256 of a part of this input and model."""
         try:
             record = self._read_record(self.record(number).name, "embedding part")
         except RecordFormatError:
@@ -300,11 +300,11 @@ def join(
 ) -> int:
     """Write parts into one Parquet file, in order; return its number of rows.
 
-    ``numbers`` are those of the parts; None: all. ``part_digest`` identifies the model and the
-    format that the parts were written with.
+    ``numbers`` selects parts; None: all. ``part_digest`` identifies the model and the format with
+    which the parts were written.
 
-    Its pages have checksums, ``check_output`` knows the file again by ``origin``, ``cut_of``
-    returns ``cut`` and ``model_digest_of`` the model's digest.
+    The pages of the file have checksums. ``check_output`` identifies the file by ``origin``;
+    ``cut_of`` returns ``cut``, and ``model_digest_of`` the model's digest.
 
     Raises:
         DamagedPartsError: if parts are not whole; it names all of them.
@@ -329,7 +329,7 @@ def join(
                     _MODEL_KEY: model_digest.encode(),
                 }
             )
-            # Arrow's own errors name neither the file nor its size.
+            # Arrow's errors name neither the file nor its size.
             with named_failure(out, table.nbytes):
                 if writer is None:
                     writer = pq.ParquetWriter(temporary, table.schema, write_page_checksum=True)
@@ -358,8 +358,8 @@ def join(
 def write_shards(parts: Parts, inputs: Sequence[str], out: Path, **facts: str) -> int:
     """Write each part as a Parquet file of a folder; return the number of rows.
 
-    The folder is there with all its files or not at all. It is a data set of the library
-    ``datasets``. ``facts`` and errors are those of ``join``.
+    The folder is written atomically. It is a data set of the library ``datasets``. ``facts`` and
+    errors are as in ``join``.
     """
     num_rows = 0
     with atomic_folder(out) as folder:
@@ -370,7 +370,7 @@ def write_shards(parts: Parts, inputs: Sequence[str], out: Path, **facts: str) -
 
 
 def check_shards(out: Path, origin: str) -> int:
-    """Read a finished folder of files as ``check_output`` reads one; return its number of rows.
+    """Verify a finished folder of files like ``check_output``; return its number of rows.
 
     Raises:
         DataError: if a file is missing.
@@ -411,15 +411,15 @@ def check_output(out: Path, origin: str, shown: Location | None = None) -> int:
 
 
 def cut_of(out: Path) -> str:
-    """Return the line of a finished file that says which inputs were cut; empty if none was."""
+    """Return the line in a finished file about inputs that were cut; empty if none was."""
     metadata = pq.read_schema(table_files(out)[0]).metadata or {}
     return str(metadata.get(_CUT_KEY, b"").decode())
 
 
 def model_digest_of(out: Path) -> str:
-    """Return the digest of the model that made a finished file; "" if the file does not say it.
+    """Return the digest of the model that made a finished file; "" if it is not recorded.
 
-    Of a folder of files, it is that of the first one.
+    For a folder of files, return the digest of the first file.
 
     Raises:
         DataError: if it cannot be read.

@@ -1,4 +1,4 @@
-"""Exports with a head that predicts: found, and their output checked, without torch."""
+"""Detection of exports with a head that predicts, and checks of their output, without torch."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -45,10 +45,10 @@ def output_suffix(out: Path, document_suffixes: Iterable[str]) -> str:
 
     Args:
         out: the output.
-        document_suffixes: those of a method that writes documents.
+        document_suffixes: suffixes of a method that writes documents.
 
     Raises:
-        ConfigError: for one without a format.
+        ConfigError: for a suffix without a format.
     """
     known = [TSV, JSON_LINES, PARQUET, *document_suffixes]
     suffix = out.suffix.lower()

@@ -31,7 +31,7 @@ class TrainedModel:
 
     Attributes:
         folder: an export, or any folder that ``save_pretrained`` or sentence_transformers wrote.
-        pooling: of a folder that does not state its own.
+        pooling: pooling for a folder that does not state it.
     """
 
     def __init__(self, folder: str | Path, pooling: Pooling | None = None) -> None:
@@ -51,9 +51,9 @@ class TrainedModel:
     def encode(self, inputs: Iterable[str]) -> np.ndarray:
         """Return the embeddings (N, D) of inputs, float32.
 
-        They are those that plain transformers or sentence_transformers compute with the folder.
-        Models that were trained on pairs of entities or on words embed whole texts, too; their
-        text embeddings have not been trained for it. A ``relation_graphs`` model of words over
+        They equal the embeddings that plain transformers or sentence_transformers compute with the
+        folder. Models that were trained on pairs of entities or on words embed whole texts too,
+        although they were not trained for that. A ``relation_graphs`` model of words over
         CharacterBERT has no tokenizer of texts and embeds none; see ``encodes``.
 
         Args:
@@ -62,7 +62,7 @@ class TrainedModel:
                 number.
 
         Raises:
-            DataError: if they are no list of such strings.
+            DataError: if the inputs are not a list of such strings.
             ConfigError: if the folder states no pooling, or has no tokenizer of texts.
         """
         model = self._embedding_model
@@ -83,8 +83,8 @@ class TrainedModel:
                 DocRED's JSON if the model was trained on DocRED.
 
         Returns:
-            For each input a mapping by the columns of ``raybio predict``, without the id; of a
-            model that finds relations a list of such mappings.
+            For each input, a mapping by the columns of ``raybio predict``, without the id; for a
+            model that finds relations, a list of such mappings.
 
         Raises:
             DataError: if an input is invalid.
@@ -95,10 +95,10 @@ class TrainedModel:
             return [prediction.value for block in opened.blocks() for prediction in predict(block)]
 
     def check_inputs(self, inputs: Sequence[str]) -> None:
-        """Refuse what ``encode`` refuses, without embedding anything.
+        """Refuse inputs that ``encode`` refuses, without embedding anything.
 
         Raises:
-            DataError: if the inputs are no list of proteins or texts.
+            DataError: if the inputs are not a list of proteins or texts.
         """
         self._embedding_model.contents_of(inputs)
 
@@ -112,7 +112,7 @@ class TrainedModel:
 
     @property
     def encodes(self) -> bool:
-        """Whether ``encode`` works: not for words over CharacterBERT, or without known pooling."""
+        """Whether ``encode`` works: not for words over CharacterBERT, or with unknown pooling."""
         return not self.why_not_encode
 
     @cached_property

@@ -11,12 +11,12 @@ from raybio.runtime.task_errors import error_columns, raise_error_of
 def map_rows(
     workers: int, rows: list[dict[str, Any]], function: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> list[Any]:
-    """Apply a function to each row as a task of its own; return the results in any order.
+    """Apply a function to each row in a separate task; return the results in any order.
 
-    Tasks run on any node of the cluster: all nodes must see the files that they read.
+    Tasks run on any node of the cluster, so all nodes must see the files that tasks read.
 
     Raises:
-        RaybioError: the first one of a task; a full disk's, too.
+        RaybioError: the first error of a task, also for a full disk.
     """
     from raybio.runtime.cluster.connection import connected
 
@@ -25,7 +25,7 @@ def map_rows(
 
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = False
-        # Nothing moves while each task works on a large file, or waits for a CPU.
+        # There is no progress while all tasks work on large files, or wait for a CPU.
         context.execution_no_progress_timeout_s = -1
         dataset = ray.data.from_items(rows, override_num_blocks=len(rows))
         mapped = dataset.map(

@@ -1,4 +1,4 @@
-"""Models of finished runs and other folders: read by the method that wrote them.
+"""Models of finished runs and other folders, read by the method that wrote them.
 
 No weights are loaded.
 """
@@ -64,7 +64,7 @@ def refuse_ignored_pooling(folders: Collection[str], pooling: Pooling | None) ->
         try:
             embedder_of_folder(folder)
         except ConfigError:
-            # The pooling is for this one.
+            # The pooling applies to this model.
             return
     for folder in folders:
         embedder_of_folder(folder, pooling)
@@ -85,7 +85,7 @@ def model_of_folder(folder: str | Path, pooling: Pooling | None = None) -> Embed
     Args:
         folder: an ``export/``, or any folder that ``save_pretrained`` or sentence_transformers
             wrote.
-        pooling: for a folder that does not state it; None: it must.
+        pooling: pooling for a folder that does not state it; None: the folder must state it.
 
     Raises:
         ConfigError: if the folder holds no encoder of whole inputs, does not state its pooling and

@@ -1,4 +1,4 @@
-"""From what a user gives as a model or a run to its folder, and errors about misspelt names.
+"""Conversion of a user's reference to a model or run into its folder, with errors for typos.
 
 A model is given as the folder of a run, a model's folder, a path in a bucket or a hub id.
 """
@@ -16,11 +16,11 @@ from raybio.runtime.run.folder import RunFolder, usual_folder
 from raybio.training.bucket_source import fetch_source
 
 MAX_NAMED_RUNS = 10
-"""Runs whose names an error lists."""
+"""Maximum number of runs that an error lists by name."""
 
 
 def model_address(given: str, option: str) -> str:
-    """Return the model folder of a run's folder; other paths, URIs and hub ids as they are.
+    """Return the model folder of a run's folder; return other paths, URIs and hub ids unchanged.
 
     A path that begins with ``~`` is expanded.
 
@@ -32,7 +32,7 @@ def model_address(given: str, option: str) -> str:
     if is_uri(given):
         path = location(given, option)
         if isinstance(path, BucketPath):
-            # Imported here: folders of this machine need no bucket.
+            # Imported here, since folders of this machine need no bucket.
             from raybio.store.remote_model import model_path
 
             return str(model_path(path, option))
@@ -99,7 +99,8 @@ def model_source(given: str, option: str) -> str:
 def local_model(given: str, option: str) -> str:
     """Return the folder of a model; one in a bucket or on the hub is copied to this machine.
 
-    A name without a slash is no hub id: whoever opens the folder says which runs it may mean.
+    A name without a slash is not a hub id. Code that opens the folder suggests runs with similar
+    names.
 
     Raises:
         ConfigError: as ``model_folder``, or for a hub id that cannot be fetched.
@@ -134,7 +135,7 @@ def near_run_folders(given: str) -> str:
     """Return, as the end of an error, the folders of runs that a misspelt name may mean.
 
     Args:
-        given: what no folder is called; a path brings no runs.
+        given: the name of no existing folder; for a path, no runs are suggested.
     """
     runs = usual_folder("runs", "RAYBIO_RUNS")
     if Path(given).parent != Path() or not runs.is_dir():
@@ -144,7 +145,7 @@ def near_run_folders(given: str) -> str:
 
 
 def check_distinct_names(runs: Sequence[Path]) -> None:
-    """Refuse two runs of one name, whose output would be one folder.
+    """Refuse two runs of the same name, which would share an output folder.
 
     Raises:
         ConfigError: naming them.

@@ -44,11 +44,11 @@ def find_predictor(folder: Path) -> Predictor | None:
 
 
 class PredictSummary(NamedTuple):
-    """What was written.
+    """Summary of the written predictions.
 
     Attributes:
         num_rows: rows of the output, or relations of its documents.
-        row_noun: what they are, in the plural.
+        row_noun: noun for these rows, in the plural.
         num_inputs: inputs that were read.
     """
 
@@ -73,7 +73,7 @@ def predict_file(
 
     Args:
         predictor: the model.
-        files: what it reads.
+        files: the input files.
         out: ``.tsv``, ``.jsonl``, ``.parquet``, or a suffix of ``predictor.document_writers``.
         max_bad_share: maximum fraction of invalid records.
         strip_stop: remove one ``*`` at a protein's end.
@@ -106,7 +106,7 @@ def predict_file(
 
 
 class _Counted:
-    """Iterates over the predictions for all blocks, and counts inputs and what they lack."""
+    """Iterates over the predictions for all blocks, and counts inputs and missing predictions."""
 
     def __init__(self, predictor: Predictor, inputs: Inputs) -> None:
         self.num_inputs = 0

@@ -1,6 +1,6 @@
 """Errors of tasks of Ray Data, carried to the driver in the rows that they return.
 
-Ray wraps what a task raises, and the error's type is lost on the way.
+Ray wraps the errors of a task, so that their type is lost.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ def error_columns(error: RaybioError | OSError) -> dict[str, str]:
     """Return an error as the columns of a row.
 
     Raises:
-        OSError: if it is one that no disk explains.
+        OSError: if the disk does not explain it.
     """
     if isinstance(error, OSError):
         problem = disk_problem(error)
@@ -35,7 +35,7 @@ def raise_error_of(row: Mapping[str, Any]) -> None:
     """Raise the error that a row carries, if it carries one.
 
     Raises:
-        RaybioError: of the task's type.
+        RaybioError: an error of the type that the task raised.
     """
     if row.get(KIND):
         raise getattr(errors, row[KIND])(row[MESSAGE])

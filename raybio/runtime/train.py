@@ -40,7 +40,7 @@ ARGUMENTS = {
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run. It is a path, too: that of its folder.
+    """A finished run. It can be used as the path of its folder (``os.PathLike``).
 
     Attributes:
         result: step, metrics and final scores.
@@ -52,7 +52,7 @@ class Run:
 
     @property
     def folder(self) -> Path:
-        """The run's folder; of a run in a bucket, this process' copy."""
+        """The run's folder; for a run in a bucket, the copy of this process."""
         return self.result.folder.path
 
     @property
@@ -69,7 +69,7 @@ class Run:
         return str(self.folder)
 
     def __repr__(self) -> str:
-        """Return how the run ended and where it is."""
+        """Return the status and the folder of the run."""
         return f"<raybio run {self.folder}: {self.result.status} at step {self.result.step:,}>"
 
 
@@ -95,8 +95,8 @@ def train(
         run.load().encode(["MKTAYIAKQR"])  # float32 (1, D)
 
     It trains in the Ray cluster that this process has joined (``ray.init``) or that ``RAY_ADDRESS``
-    names, else in one that it starts on this machine and ends. The same call again resumes a run
-    that was interrupted, and returns a finished one without training.
+    names. Otherwise it starts a temporary cluster on this machine. The same call again resumes an
+    interrupted run, and returns a finished one without training.
 
     Args:
         method: a method, such as ``sppt_protein``; ``raybio train --help`` lists them.
@@ -107,9 +107,9 @@ def train(
         recipe: settings that come with the method, or ``demo``.
         name: name of the run; None: made from settings and store.
         runs: folder of all runs, or their path in a bucket; None: ``RAYBIO_RUNS``, or ``runs``.
-        tracking_uri: of MLflow; None: ``mlflow.db`` next to ``runs``.
+        tracking_uri: URI of MLflow; None: ``mlflow.db`` next to ``runs``.
         workers: training workers; None: 1, or as the run began.
-        cpus_per_worker: logical CPUs that each worker reserves; None: chosen by what there is.
+        cpus_per_worker: logical CPUs that each worker reserves; None: chosen by availability.
         device: ``auto`` takes GPUs if there is one for each worker.
         accepts_long_run: the run may take more than a day on CPUs.
         verbose: show Ray's own logs.
@@ -159,7 +159,7 @@ def settings_by_path(
         prefix: path of the section that ``config`` is, with a dot at its end.
 
     Raises:
-        ConfigError: if ``config`` is no mapping, or has a setting twice.
+        ConfigError: if ``config`` is not a mapping, or has a setting twice.
     """
     if not isinstance(config, Mapping):
         raise ConfigError(
@@ -183,9 +183,9 @@ def settings_by_path(
 
 
 def argument_names(message: str) -> str:
-    """Return a message of the command line in the words of a call of ``train``.
+    """Return a message of the command line with options replaced by arguments of ``train``.
 
-    Options of other commands stay as they are.
+    Options of other commands are kept.
     """
     message = re.sub(r"--set ([\w.]+)=([^\s,;]+?)(?=[\s,;]|\.?$)", r'config={"\1": \2}', message)
     message = message.replace("--init", 'config={"encoder.source": MODEL}')

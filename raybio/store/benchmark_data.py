@@ -20,7 +20,7 @@ BY_HAND = {
     "remote_homology": "TAPE's archive of it, unpacked: remote_homology_train.lmdb and others",
     "stability": "TAPE's archive of it, unpacked: stability_train.lmdb and others",
 }
-"""Folders that the suite ``proteins`` reads too -> what they hold. No pinned source is known."""
+"""Folders that the suite ``proteins`` also reads -> their contents. No pinned source is known."""
 
 
 class BenchmarkSet(NamedTuple):
@@ -42,7 +42,7 @@ class BenchmarkSet(NamedTuple):
         """Unpack the archive of a set, whose checksum has been verified.
 
         Args:
-            folder: that of the download.
+            folder: the folder of the download.
         """
         if not self.unpacked:
             return

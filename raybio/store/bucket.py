@@ -1,12 +1,11 @@
 """Objects of a bucket: list, read, write with a condition, upload, delete.
 
-It stands on ``obstore`` (the Rust crate ``object_store``), since a lease of a run needs conditional
-writes, which neither ``pyarrow.fs`` nor ``fsspec`` have. It also retries, resumes a body that was
-cut, and reads ranges without holding Python's interpreter lock. It is imported when a bucket is
-first used: local paths need no ``obstore``.
+It is built on ``obstore`` (the Rust crate ``object_store``), since a lease of a run needs
+conditional writes, which neither ``pyarrow.fs`` nor ``fsspec`` have. ``obstore`` also retries,
+resumes truncated responses, and reads ranges without holding Python's interpreter lock. It is
+imported when a bucket is first used, so local paths do not need it.
 
-Credentials and endpoint are those of the environment. They never appear in an
-error.
+Credentials and endpoint come from the environment. They never appear in an error.
 """
 
 import contextlib
@@ -25,16 +24,16 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 PART_BYTES = 8 << 20
-"""Size of the parts of an upload; Amazon S3 wants 5 MiB or more."""
+"""Size of the parts of an upload; Amazon S3 requires at least 5 MiB."""
 
 NUM_PARALLEL_PARTS = 4
-"""Parts of a file that are uploaded at once; few, so that each ends in time on a slow line."""
+"""Parts of a file that are uploaded at once; few, so that each ends in time on a slow network."""
 
 MAX_PARTS = 9000
-"""Parts of an upload; Amazon S3 takes 10,000."""
+"""Maximum number of parts of an upload; Amazon S3 allows 10,000."""
 
 NUM_TRIES = 6
-"""Tries of a request whose answer is cut."""
+"""Number of tries of a request whose response is truncated."""
 
 _CUT = ("response body error", "list response body")
 
@@ -42,7 +41,7 @@ Result = TypeVar("Result")
 
 
 class ObjectVersion(NamedTuple):
-    """The version of an object, which the next write of it may be bound to."""
+    """The version of an object, on which its next write can be conditioned."""
 
     etag: str | None
     generation: str | None
@@ -110,9 +109,9 @@ class BucketFolder:
         return files, {prefix.rstrip("/") for prefix in result["common_prefixes"]}
 
     def info(self, name: str) -> ObjectInfo | None:
-        """Return size and version of an object, None if there is none, or no bucket.
+        """Return size and version of an object; None if the object or its bucket does not exist.
 
-        A server gives no reason in the answer to such a request.
+        The server's response to this request does not distinguish the two.
         """
         import obstore
 
@@ -184,7 +183,8 @@ class BucketFolder:
             except (AlreadyExistsError, PreconditionError):
                 return None
 
-        # Of an object that is gone, servers say that it is missing, or of another version.
+        # For a deleted object, servers report either that it is missing or that its version
+        # differs.
         with contextlib.suppress(MissingObjectError):
             version = self._call("write", name, put)
             if version is not None:
@@ -258,18 +258,18 @@ class BucketFolder:
 
         name = f".raybio-{os.getpid()}-{os.urandom(4).hex()}"
         with named_by(option):
-            # Without its name: the user knows nothing of the object.
+            # The name is left out of errors, since the user does not know the object.
             self._call("write", "", lambda: obstore.put(self._store, name, b""))
             self._call("delete", "", lambda: obstore.delete(self._store, [name]))
 
     def check_conditional_writes(self, option: str) -> None:
-        """Do with a small object all that work under a lease does, before it starts.
+        """Try every operation that a lease needs on a small object, before work starts.
 
         Raises:
             StorageError: naming ``option``; also if the server ignores conditions, so that two
                 drivers could hold one lease.
         """
-        # In a folder of its own: a listing of this one may be long.
+        # It gets a folder of its own, since listing this one may take long.
         folder = f".raybio-{os.getpid()}-{os.urandom(4).hex()}"
         name = f"{folder}/probe"
         with named_by(option):
@@ -280,7 +280,7 @@ class BucketFolder:
                 finally:
                     self.delete(name)
             except StorageError as error:
-                # Without its name: the user knows nothing of the object.
+                # Remove the names of object and folder, which the user does not know.
                 text = str(error).replace(f"/{name}", "").replace(f"/{folder}", "")
                 raise StorageError(text) from None
             if problem:
@@ -305,8 +305,8 @@ class BucketFolder:
     def _call(self, action: str, name: str, request: Callable[[], Result]) -> Result:
         """Return the result of a request; errors become ``StorageError``.
 
-        The client retries what may pass, except for an answer that is cut, which is retried here.
-        Each request may be repeated: it is read-only, or writes the same again.
+        The client retries temporary failures except truncated responses, which are retried here.
+        Each request may be repeated, since it is read-only or writes the same content again.
         """
         from obstore.exceptions import BaseError
 
@@ -327,7 +327,7 @@ def _info(meta: Any) -> ObjectInfo:
 
 
 def _without_markers(infos: list[ObjectInfo]) -> list[ObjectInfo]:
-    """Leave out empty objects that stand for folders, as the consoles of clouds make them.
+    """Drop the empty objects that cloud consoles create to represent folders.
 
     Their names end in a slash, which the client removes.
     """

@@ -1,12 +1,12 @@
-"""Copies of what lies in buckets, in the cache of this machine (``RAYBIO_CACHE``).
+"""Copies of bucket contents in the cache of this machine (``RAYBIO_CACHE``).
 
 A copy appears whole, made by one process while the others wait. Each process that uses a copy holds
 a shared lock on it until the process ends. Copies that nobody uses are removed, the least recently
 used first, when the disk has no room for another one or ``RAYBIO_CACHE_SIZE`` is exceeded.
 
-A copy has two locks, so that one that was removed is made again while its users run: its maker
-holds ``.NAME.making``, its users share ``.NAME.lock``. Who makes room for another copy has both;
-who has found a copy damaged has the first.
+A copy has two locks, so that a removed copy can be made again while processes still use it. The
+process that makes it holds ``.NAME.making``; its users share ``.NAME.lock``. A process that makes
+room for another copy holds both; one that has found the copy damaged holds the first.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 SIZE_VARIABLE = "RAYBIO_CACHE_SIZE"
 
 SPARE_BYTES = 256 << 20
-"""Disk that stays free next to a new copy."""
+"""Bytes of disk that stay free after a new copy."""
 
 SILENT_SECONDS = 10.0
 """Seconds of waiting for the maker of a copy before a warning."""
@@ -42,8 +42,8 @@ class _Held(NamedTuple):
     """Descriptors of a copy that this process uses; the system closes them when it ends.
 
     Attributes:
-        lock: of its lock.
-        folder: of its folder, which a later copy of the same name differs from.
+        lock: descriptor of its lock.
+        folder: descriptor of its folder, to tell it from a later copy of the same name.
     """
 
     lock: int
@@ -62,7 +62,7 @@ def cached_copy(name: str, num_bytes: int, fetch: Callable[[Path], None]) -> Pat
     """Return the folder of a copy, fetched if there is none; nobody removes it while this runs.
 
     Args:
-        name: name of the copy, which says everything that its content depends on.
+        name: name of the copy, which identifies everything that its content depends on.
         num_bytes: its size.
         fetch: writes the files into a folder. What an interrupted call left there is in it.
 
@@ -86,25 +86,25 @@ def cached_copy(name: str, num_bytes: int, fetch: Callable[[Path], None]) -> Pat
 
 
 def held_copy(name: str) -> Path | None:
-    """Return the folder of a copy, which nobody removes while this process runs; None: no copy."""
+    """Return the folder of a copy and keep it until this process ends; None if there is no copy."""
     folder = copies_folder() / name
     if _holds(folder):
         return folder
-    # It was removed, and perhaps made again by another process.
+    # The copy that this process held was removed, and perhaps made again by another process.
     _release(folder)
     if not folder.is_dir():
         return None
     try:
         lock = _shared_lock(folder)
     except OSError:
-        # A cache that cannot be written, as in the image of a container: nobody removes it.
+        # The cache is read-only, as in a container image, so nobody removes the copy.
         return folder
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError:
         os.close(lock)
         return None
-    # The time of its last use; only its owner can set it.
+    # Record the time of its last use, which only the owner of the file can set.
     with contextlib.suppress(PermissionError):
         os.utime(lock)
     _HELD[folder] = _Held(lock, descriptor)
@@ -112,7 +112,7 @@ def held_copy(name: str) -> Path | None:
 
 
 def check_room(num_bytes: int) -> None:
-    """Refuse a copy that would not fit if all others were removed; nothing is made or removed.
+    """Refuse a copy that would not fit even if all others were removed; change nothing.
 
     Raises:
         ConfigError: if ``RAYBIO_CACHE_SIZE`` is no size.
@@ -148,7 +148,7 @@ def remove_copy(folder: Path) -> None:
 
 
 def _holds(folder: Path) -> bool:
-    """Return whether this process uses the very copy that is there now."""
+    """Return whether this process uses the copy that is there now, not a former one."""
     held = _HELD.get(folder)
     if held is None:
         return False
@@ -159,7 +159,7 @@ def _holds(folder: Path) -> bool:
 
 
 def _release(folder: Path) -> None:
-    """Give back this process's lock of a copy, if it has one."""
+    """Release this process's lock of a copy, if it has one."""
     held = _HELD.pop(folder, None)
     if held is not None:
         os.close(held.lock)
@@ -169,7 +169,7 @@ def _release(folder: Path) -> None:
 def _fetch(folder: Path, num_bytes: int, fetch: Callable[[Path], None]) -> None:
     partial = _partial(folder)
     partial.mkdir(exist_ok=True)
-    # By these locks, ``_remove_oldest`` finds what an interrupted call has left.
+    # ``_remove_oldest`` finds the leftovers of an interrupted call by these locks.
     os.close(_open_lock(_lock_path(folder)))
     _make_room(num_bytes - _num_bytes(partial), folder)
     fetch(partial)
@@ -208,10 +208,10 @@ def _make_room(num_bytes: int, folder: Path) -> None:
 
 
 def check_size_limit() -> None:
-    """Refuse a ``RAYBIO_CACHE_SIZE`` that is no size.
+    """Refuse a ``RAYBIO_CACHE_SIZE`` that is not a size.
 
     Raises:
-        ConfigError: if it is none.
+        ConfigError: if it is not a size.
     """
     _limit()
 
@@ -265,7 +265,7 @@ def _shared_lock(folder: Path) -> int:
     try:
         descriptor = _open_lock(_lock_path(folder))
     except PermissionError:
-        # Another user of this machine made it. Sharing a lock does not want to write it.
+        # Another user of this machine made it. A shared lock does not require write access.
         descriptor = os.open(_lock_path(folder), os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH)
@@ -316,7 +316,7 @@ def _num_bytes(folder: Path) -> int:
     total = 0
     for path in _walk(folder):
         with contextlib.suppress(OSError):
-            # Blocks, since files of running downloads have holes.
+            # Count blocks, since files of running downloads are sparse.
             total += path.stat().st_blocks * 512
     return total
 

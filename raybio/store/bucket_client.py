@@ -1,6 +1,6 @@
 """Clients of buckets: credentials and endpoint of the environment, retries, and their errors.
 
-Nothing that a request is signed with appears in an error.
+Errors never contain the secrets that sign requests.
 """
 
 import os
@@ -22,11 +22,11 @@ class Patience(NamedTuple):
     """How long a client tries.
 
     Attributes:
-        max_retries: of a request.
-        retry_seconds: after which it is not repeated.
-        max_pause_seconds: between two tries.
-        connect_seconds: to reach the server.
-        silence_seconds: of a connection; a slow transfer may take long, but bytes keep coming.
+        max_retries: maximum number of retries of a request.
+        retry_seconds: time after which a request is not repeated.
+        max_pause_seconds: maximum pause between two tries.
+        connect_seconds: maximum time to reach the server.
+        silence_seconds: maximum time without a byte; a slow transfer may take longer.
     """
 
     max_retries: int
@@ -37,10 +37,10 @@ class Patience(NamedTuple):
 
 
 PATIENT = Patience(10, 180, 15, 5, 60)
-"""Of long work."""
+"""Patience of long work."""
 
 IMPATIENT = Patience(4, 15, 2, 3, 10)
-"""Of checks before work, and of a lease."""
+"""Patience of checks before work, and of a lease."""
 
 METADATA_HOST = "169.254.169.254"
 """Where a machine of the cloud gets its credentials."""
@@ -143,7 +143,7 @@ def client(path: BucketPath, is_patient: bool) -> "ObjectStore":
 
 
 def explained(path: BucketPath, action: str, error: Exception) -> StorageError:
-    """Return the error that a user can act on, without what the request was signed with.
+    """Return an error that a user can act on, without the secrets that sign requests.
 
     Args:
         path: the object.
@@ -256,7 +256,7 @@ def _profile_of_aws(path: BucketPath) -> Any:
         ) from None
     try:
         return Boto3CredentialProvider()
-    # Of boto3 and botocore: a profile that does not exist, a login that has expired.
+    # boto3 and botocore raise many types, such as for a missing profile or an expired login.
     except Exception as error:
         raise StorageError(
             f"{no_credentials(path)}. The profile of ~/.aws gives none: {str(error)[:200]}"

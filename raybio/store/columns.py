@@ -1,4 +1,4 @@
-"""Declared columns: a store class names its columns once, and reads and writes them by that.
+"""Declared columns: a store class declares its columns once, for reading and for writing.
 
     class TopicStore(Store):
         kind = "topics"
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Column(Generic[T]):
-    """A column of one file of a store: a descriptor whose value is read once per open store.
+    """A column of a store's file: a descriptor whose value is read once per open store.
 
     Attributes:
         file: name of the file in the store's folder.
@@ -107,9 +107,10 @@ class NumberColumn(Column[np.ndarray]):
         Args:
             file: name of the file.
             name: name of the column.
-            dtype: of the stored numbers; bool is stored as uint8; None: int32 where the numbers
+            dtype: dtype of the stored numbers; bool is stored as uint8; None: int32 if the numbers
                 fit, else int64.
-            width: columns of a matrix, which is stored row after row; None: the array is flat.
+            width: number of columns of a matrix, which is stored in row-major order; None: the
+                array is flat.
         """
         super().__init__(file, name)
         self.dtype = None if dtype is None else np.dtype(dtype)

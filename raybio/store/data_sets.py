@@ -27,7 +27,7 @@ STATE = "state.json"
 """File in a folder that ``save_to_disk`` wrote; it names the Arrow files."""
 
 DATASET_DICT = "dataset_dict.json"
-"""File in a folder of several of them, one a split."""
+"""File in a folder with several such folders, one per split."""
 
 
 def suffix_of(path: Path) -> str:
@@ -36,7 +36,7 @@ def suffix_of(path: Path) -> str:
 
 
 def is_folder(path: Path) -> bool:
-    """Return whether there is such a folder; no name is too long to ask."""
+    """Return whether there is such a folder; a name that is too long for the disk gives False."""
     return os.path.isdir(path)
 
 
@@ -86,7 +86,7 @@ def table_files(path: Path) -> list[Path]:
 
 
 def check_shards(folder: Path, files: Sequence[Path]) -> None:
-    """Refuse files of one split of which some are missing, or that are there in two forms.
+    """Refuse a split with missing files, or with files in two formats.
 
     Raises:
         DataError: naming them.
@@ -100,7 +100,7 @@ def check_shards(folder: Path, files: Sequence[Path]) -> None:
                 f"{folder}: holds {other.name} and {file.name}, whose rows would be read twice; "
                 "keep one"
             )
-    # Files of other names are parts of their own.
+    # A file with another name is a part of its own.
     shards_by_split: dict[tuple[str, int], list[tuple[str, Path]]] = {}
     for file in files:
         shard = _SHARD.search(file.name)

@@ -1,6 +1,6 @@
 """Download of files: resumable, with their lengths and checksums verified.
 
-A file is downloaded to ``<name>.part`` and renamed when it is right. Unless its sha256 is known
+A file is downloaded to ``<name>.part`` and renamed once it is verified. Unless its sha256 is known
 beforehand, its checksum is written next to it: ``<name>.md5`` as the server publishes it, or
 ``<name>.sha256`` of what was received. A file that agrees with its checksum is not downloaded
 again, and an interrupted call resumes. One process at a time downloads a file: it holds
@@ -123,7 +123,7 @@ def _alone(path: Path) -> Iterator[None]:
                     f"{path}: another command downloads it. Wait for it, or choose another folder."
                 )
             if os.fstat(lock.fileno()).st_nlink == 0:
-                # Its last owner has removed it meanwhile.
+                # The last owner of the lock has removed its file meanwhile.
                 continue
             try:
                 yield
@@ -182,8 +182,8 @@ def _download_checked(
     """Download a file whose digest is known.
 
     Raises:
-        DataError: if the digest is another one, twice: the first time, a damaged part may have been
-            continued.
+        DataError: if the digest differs twice; the first time, the download may have continued a
+            damaged part.
     """
     for _ in range(2):
         http.download(file.url, part, is_checked=True)

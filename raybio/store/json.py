@@ -1,7 +1,7 @@
 """JSON files: records with checked fields, and streams of records from files of any size.
 
 Errors name the file, the record and the field. ``stream_records`` reads a list one element at a
-time, in bounded memory, and counts lines; ``stream_object`` reads an object so.
+time, in bounded memory, and counts lines; ``stream_object`` reads an object the same way.
 """
 
 import codecs

@@ -12,7 +12,7 @@ SCHEMA_VERSION = 2
 MANIFEST = "manifest.json"
 
 WITHOUT_LINK = "rows_without_a_link"
-"""Entry of manifests of stores of links: rows with content and no link, which are left out."""
+"""Manifest entry of stores of links: rows with content but without a link, which are skipped."""
 
 DERIVED = "derived"
 """Folder in a store with files that are computed from it; the manifest does not list them."""
@@ -22,7 +22,7 @@ PREPARE_AGAIN = "Prepare it again with raybio prepare (--force replaces it)."
 REPLACED = (
     "it was prepared again since. Prepare the former store again, or begin a new run with this one"
 )
-"""What errors say of a store that was opened before and is another one now."""
+"""Error text about a store that was replaced by another one after it was opened."""
 
 PREPARED_BY = {
     "proteins": "`raybio prepare proteins`",
@@ -92,5 +92,5 @@ def parse_manifest(content: bytes, store: object) -> tuple[dict[str, Any], str]:
 
 
 def _is_file_name(name: str) -> bool:
-    """Return whether a name is that of a file in the store's folder, and no path out of it."""
+    """Return whether a name is a plain file name, so that it cannot leave the store's folder."""
     return name not in ("", ".", "..", MANIFEST) and "/" not in name and "\0" not in name

@@ -15,11 +15,11 @@ RANGE_BYTES = 8 << 20
 """Size of the ranges of a download."""
 
 NUM_PARALLEL = 8
-"""Ranges of a file that are downloaded at once."""
+"""Number of ranges of a file that are downloaded at once."""
 
 
 def download_listed(folder: BucketFolder, info: ObjectInfo, file: Path) -> None:
-    """Download an object as it was listed into ``file``, unless it is there.
+    """Download an object into ``file``, in the version that was listed, unless the file exists.
 
     Raises:
         StorageError: if it was replaced since, or the bucket cannot be read.
@@ -27,7 +27,7 @@ def download_listed(folder: BucketFolder, info: ObjectInfo, file: Path) -> None:
     """
     if file.is_file():
         return
-    # A listing knows no version number of a versioned bucket, and rounds times otherwise.
+    # A listing lacks the version numbers of versioned buckets, and rounds times differently.
     now = folder.info(info.name)
     if now is None or (now.num_bytes, now.version.etag) != (info.num_bytes, info.version.etag):
         raise StorageError(
@@ -67,7 +67,7 @@ def download_object(
     info = info or folder.info(name)
     if info is None:
         raise MissingObjectError(f"{folder.path / name}: there is no such object")
-    # Without a digest nobody would notice a range that was lost with the power.
+    # Without a digest, a range that a power loss destroyed would go unnoticed.
     download = _Download(folder, info, name, file, is_synced=sha256 is None)
     num_whole = 0
     while True:
@@ -76,7 +76,7 @@ def download_object(
         if digest == sha256:
             break
         download.remove()
-        # Ranges of an earlier call may have been lost with the power, and a disk may err.
+        # A power loss may have destroyed ranges of an earlier call, so only whole downloads count.
         num_whole += not was_resumed
         if num_whole == 2:
             raise DamagedObjectError(
@@ -88,7 +88,7 @@ def download_object(
 
 
 class _Download:
-    """One object on its way into a file: what has arrived, and the rest."""
+    """The download of one object into a file: ranges that have arrived, and the rest."""
 
     def __init__(
         self, folder: BucketFolder, info: ObjectInfo, name: str, file: Path, *, is_synced: bool
@@ -108,7 +108,7 @@ class _Download:
         arrived = self._arrived()
         if not arrived:
             self.remove()
-        # Without the half line that a killed process may have left.
+        # Rewrite the journal without a partial line that a killed process may have left.
         lines = [self._header, *map(str, sorted(arrived))]
         replace_text(self._journal, "".join(f"{line}\n" for line in lines))
         missing = [start for start in range(0, num_bytes, RANGE_BYTES) if start not in arrived]
@@ -118,7 +118,8 @@ class _Download:
             with self._journal.open("a", encoding="utf-8") as journal:
                 for start, content in self._fetch_ranges(missing):
                     _write_all(descriptor, content, start)
-                    # After the content: a range that is named has been written.
+                    # Record a range only after its content, so that every recorded range was
+                    # written.
                     if self._is_synced:
                         os.fdatasync(descriptor)
                     journal.write(f"{start}\n")
@@ -140,7 +141,8 @@ class _Download:
         header, *lines = self._journal.read_text(encoding="utf-8", errors="replace").split("\n")
         if header != self._header:
             return set()
-        # The last part is half a line of a killed process; a power loss may leave anything.
+        # The last element is a partial line of a killed process; a power loss may leave any
+        # content.
         return {int(line) for line in lines[:-1] if line.isdecimal()}
 
     def _fetch_ranges(self, starts: Sequence[int]) -> Iterator[tuple[int, bytes]]:

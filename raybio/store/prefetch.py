@@ -1,9 +1,9 @@
-"""Scattered rows of a mapped file that is larger than memory: their pages are requested together.
+"""Prefetching of scattered rows of a mapped file that is larger than memory.
 
-Where the page of a row is not in memory, the process waits for the disk, one row after another, and
+If the page of a row is not in memory, the process waits for the disk, one row after another, and
 the kernel reads up to megabytes around each row. Pages that are requested beforehand are read in
-parallel, and nothing around them. A file that fits into memory is read sooner as the kernel does
-it, and then stays there.
+parallel, without their surroundings. For a file that fits into memory, the kernel's own readahead
+is faster, and the file then stays in memory.
 
 Shape letters: R rows.
 """
@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 SHARE_OF_MEMORY = 0.25
-"""Of a file that is larger, some pages are expected to be missing: others need memory, too."""
+"""Share of memory above which a file is expected to have missing pages: others need memory too."""
 
 _MEMORY_LIMITS = (
     "/sys/fs/cgroup/memory.max",
@@ -36,20 +36,20 @@ def take_rows(column: pa.Array, row_R: np.ndarray) -> pa.Array:
 
 
 def request_rows(column: pa.Array, row_R: np.ndarray) -> None:
-    """Let the disk read rows of a mapped column that are about to be read; return at once."""
+    """Request pages of rows of a mapped column that are about to be read; return at once."""
     _, _, content = column.buffers()
     if content is not None and is_large(content.size):
         _request(content.address, *_bounds(column, row_R))
 
 
 def byte_lengths(column: pa.Array, row_R: np.ndarray) -> np.ndarray:
-    """Return the bytes of rows (R,), int64, of a mapped column of texts or bytes; reads no row."""
+    """Return the sizes (R,) in bytes, int64, of rows of a mapped column; the rows are not read."""
     first_R, end_R = _bounds(column, row_R)
     return (end_R - first_R).astype(np.int64)
 
 
 def request_slices(array_T: np.ndarray, first_R: np.ndarray, end_R: np.ndarray) -> None:
-    """Let the disk read slices of a mapped array that is about to be read; return at once.
+    """Request pages of slices of a mapped array that are about to be read; return at once.
 
     Args:
         array_T: one-dimensional and contiguous.
@@ -62,7 +62,7 @@ def request_slices(array_T: np.ndarray, first_R: np.ndarray, end_R: np.ndarray) 
 
 
 def release_pages(array_T: np.ndarray) -> None:
-    """Give back the pages of a mapped array; those that are read again come from the disk's cache.
+    """Release the pages of a mapped array; later reads take them from the page cache.
 
     The kernel maps 16 pages around each scattered read, so that all of a file soon counts as memory
     of the process.
@@ -71,12 +71,12 @@ def release_pages(array_T: np.ndarray) -> None:
         array_T: a contiguous part of a store's column. Only a file's pages can be read again.
 
     Raises:
-        ValueError: if the array can be written, and so is no store's.
+        ValueError: if the array is writable, and so not part of a store.
     """
     if array_T.flags.writeable:
         raise ValueError("release_pages wants an array that is mapped from a store")
     first = array_T.ctypes.data
-    # Pages that are only in part the array's stay.
+    # Keep pages that belong to the array only in part.
     page = -(-first // mmap.PAGESIZE) * mmap.PAGESIZE
     end = (first + array_T.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
     if end > page:
@@ -84,7 +84,7 @@ def release_pages(array_T: np.ndarray) -> None:
 
 
 def is_large(num_bytes: int) -> bool:
-    """Return whether a file of this size is larger than what memory keeps of it."""
+    """Return whether a file of this size is too large to stay in memory."""
     return num_bytes > SHARE_OF_MEMORY * memory_bytes()
 
 
@@ -96,7 +96,7 @@ def memory_bytes() -> int:
         try:
             limits.append(int(Path(path).read_text()))
         except (OSError, ValueError):
-            # There is no such file, or it says "max".
+            # The file does not exist, or contains "max".
             continue
     return min(limits)
 
@@ -114,5 +114,5 @@ def _request(address: int, first_R: np.ndarray, end_R: np.ndarray) -> None:
     page_R = start_R - start_R % mmap.PAGESIZE
     length_R = address + end_R.astype(np.int64) - page_R
     for page, length in zip(page_R.tolist(), length_R.tolist(), strict=True):
-        # A refused request changes nothing but the time that the read takes.
+        # The result can be ignored: without the request, reads are only slower.
         _madvise(page, length, mmap.MADV_WILLNEED)

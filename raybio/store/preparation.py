@@ -1,4 +1,4 @@
-"""The preparation of a store: source files in; a draft, its quarantine and its provenance out."""
+"""The preparation of a store from source files: a draft, its quarantine and its provenance."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -88,7 +88,7 @@ def preparing(
     for files in given.values():
         check_readable_files(files)
     with Draft(out, force=force) as draft:
-        # The state first: what changes while the file is described has changed.
+        # Take the state first, so that a change while the file is described is detected.
         state_by_file = {file: _state(file) for files in given.values() for file in files}
         sources = {role: describe_files(files) for role, files in given.items()}
         yield Preparation(draft, Quarantine(max_bad_share), sources, parameters, state_by_file)

@@ -17,7 +17,7 @@ from raybio.store.retrying_http import RetryingHttp
 
 MAX_INDEX_BYTES = 16 << 20
 NUM_SIZE_REQUESTS = 4
-"""Requests at the same time for the sizes of PubMed's files, over 1,200."""
+"""Number of parallel requests for the sizes of PubMed's files, of which there are over 1,200."""
 
 LINK = re.compile(r"""href\s*=\s*["']?\s*([^"'\s<>]{1,300})""", re.IGNORECASE)
 PUBMED_NAME = re.compile(r"pubmed[0-9]{2}n([0-9]{4,6})\.xml\.gz")
@@ -31,7 +31,7 @@ class PublicSource(NamedTuple):
     Attributes:
         address: page, folder or file; the functions below complete it.
         license: terms of use, as the source states them.
-        size: about how much is downloaded.
+        size: approximate size of the download.
         checksum: what the source publishes to verify a file.
     """
 
@@ -94,8 +94,8 @@ def string_files(
     """Return STRING's links and sequences of some species, or of all in two files.
 
     Args:
-        http: the client, which asks for the sizes.
-        mirror: as ``mirrored``.
+        http: the client, which requests the sizes.
+        mirror: as in ``mirrored``.
         taxids: species; empty: all.
         version: version of STRING, such as ``12.0``.
         physical: links of the physical subnetwork only.
@@ -153,11 +153,11 @@ def openalex_files(
         http: the client.
         mirror: as ``mirrored``.
         since: only works that changed on or after this day, YYYY-MM-DD.
-        limit: most files.
+        limit: maximum number of files.
 
     Raises:
-        ConfigError: if ``since`` is no such day.
-        DataError: if the manifest is none, or lists no such file.
+        ConfigError: if ``since`` is not such a day.
+        DataError: if the manifest is malformed, or lists no such file.
     """
     if since:
         _check_day(since)
@@ -187,7 +187,7 @@ def openalex_files(
 
 
 def _check_day(since: str) -> None:
-    """Refuse what is no day of the form YYYY-MM-DD: days are compared as texts."""
+    """Refuse anything but a day in the form YYYY-MM-DD, since days are compared as texts."""
     try:
         is_day = date.fromisoformat(since).isoformat() == since
     except ValueError:

@@ -12,7 +12,7 @@ from raybio.core.errors import DataError
 from raybio.core.text import cut_text
 
 MAX_DETAIL = 80
-"""Letters of what identifies a skipped record."""
+"""Maximum number of characters of the text that identifies a skipped record."""
 
 
 class SkippedRecord(NamedTuple):

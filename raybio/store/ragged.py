@@ -25,7 +25,7 @@ class RaggedStore(Store):
     """
 
     parts: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Name of a part -> the columns of its file; no two parts share the name of a column."""
+    """Name of a part -> the columns of its file; column names are unique over all parts."""
 
     def _of(self, part: str, column: str, row: int) -> np.ndarray:
         """Return a row's entries in a column of a part, int64."""
@@ -146,7 +146,7 @@ def mapped_array(path: Path, length: int, dtype: DTypeLike) -> np.ndarray:
         return np.empty(0, dtype)
     with named_failure(path, num_bytes), open(path, "wb") as file:
         file.truncate(num_bytes)
-        # A page that finds no room when it is written ends the process. macOS cannot reserve it.
+        # Reserve the disk space: writing a page without room would kill the process. macOS cannot.
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(file.fileno(), 0, num_bytes)
     return np.memmap(path, dtype=dtype, mode="r+", shape=(length,))

@@ -20,7 +20,7 @@ def fetch_folder(
         path: the folder.
         option: the option that gave it, for errors.
         siblings: names of objects next to the folder that are fetched too, where they exist.
-        only: beginnings of the names of the objects that are fetched; empty: all.
+        only: prefixes of the names of the objects to fetch; empty: all.
 
     Raises:
         StorageError: if there is nothing below the path, or it cannot be fetched.
@@ -44,7 +44,7 @@ def fetch_folder(
         for info in listed
     ]
     name = f"folder-{json_digest(identity)}"
-    # The last parts of the path are the names that errors and reports show.
+    # Errors and reports show the last two parts of the path, so the copy keeps them.
     inside = Path(path.parent.name, path.name)
 
     def fetch(partial: Path) -> None:

@@ -1,4 +1,4 @@
-"""Models in buckets: those of runs, and other folders."""
+"""Models in buckets: models of runs, and other model folders."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ EXPORT = "export"
 
 
 def model_path(path: BucketPath, option: str) -> BucketPath:
-    """Return the model folder of a run in a bucket; another path as it is.
+    """Return the model folder of a run in a bucket; return any other path unchanged.
 
     Raises:
         ConfigError: for a run or sweep that has no model there.

@@ -1,6 +1,6 @@
-"""Source files in buckets: patterns match by listing, and what matches is fetched.
+"""Source files in buckets: objects are listed, matched with patterns, and fetched.
 
-One object is asked for by its name: listing what lies next to it may take minutes.
+A single object is requested by its name, since listing its neighbors may take minutes.
 """
 
 import fnmatch
@@ -39,7 +39,7 @@ def fetch_input_files(pattern: BucketPath, option: str) -> list[Path]:
     fixed = BucketPath(pattern.scheme, pattern.bucket, "/".join(parts[:num_fixed]), pattern.account)
     matching = _matching(fixed, parts[num_fixed:], pattern, option)
     bucket = BucketFolder(fixed)
-    # The version says what the content is.
+    # The version identifies the content.
     identity = [[str(fixed), info.name, info.num_bytes, *info.version] for info in matching]
     name = f"sources-{json_digest(identity)}"
     copy_by_name = _copies([info.name for info in matching], fixed)
@@ -60,7 +60,7 @@ def fetch_input_file(path: BucketPath, option: str, only: Sequence[str] = ()) ->
     Args:
         path: the object or folder.
         option: the option that gave it, for errors.
-        only: of a folder, beginnings of the names of the objects that are fetched; empty: all.
+        only: for a folder, prefixes of the names of the objects to fetch; empty: all.
 
     Raises:
         ConfigError: if there is no such object, or it is a pattern of several.
@@ -107,7 +107,7 @@ def _object(bucket: BucketFolder, name: str, path: BucketPath, option: str) -> O
     """
     with named_by(option):
         info = bucket.info(name) if name else None
-        # An empty object may stand for a folder.
+        # An empty object may represent a folder.
         if info is None or not info.num_bytes:
             is_folder = BucketFolder(path, is_patient=False).has_objects()
             if info is None or is_folder:

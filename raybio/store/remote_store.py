@@ -21,13 +21,13 @@ from raybio.store.manifest import MANIFEST, REPLACED, command_for, is_file_of_st
 from raybio.store.object_download import download_object
 
 UPLOADING = "uploading.json"
-"""Which store is being uploaded; it is deleted after the manifest is written."""
+"""Names the store that is being uploaded; it is deleted after the manifest is written."""
 
 NO_STORE = json.dumps({"digest": ""}).encode()
 """Content of ``uploading.json`` while the objects of a former store are deleted."""
 
 Report = Callable[[str], None]
-"""Shows a line on what is being transferred."""
+"""Function that shows a line about the transfer."""
 
 
 def fetch_store(
@@ -37,7 +37,7 @@ def fetch_store(
 
     Args:
         path: the store.
-        digest: digest of its manifest, if it is known: then a copy is used without a request.
+        digest: digest of its manifest, if known; a local copy is then used without a request.
         report: shows what is fetched.
         kind: the wanted kind of store, for the error if there is none.
 
@@ -59,7 +59,7 @@ def fetch_store(
         bucket = BucketFolder(path)
         report(f"{path}: fetching {size_text(num_bytes)} into {folder}")
         for name, facts in manifest["files"].items():
-            # A file that is there was verified before it got its name.
+            # A file that exists was verified before it was renamed.
             if not (partial / name).is_file():
                 download_object(bucket, name, partial / name, sha256=facts["sha256"])
         _record_verified(partial, folder, stored, list(manifest["files"]))
@@ -179,7 +179,7 @@ def upload_store(folder: Path, path: BucketPath, *, force: bool, report: Report 
     claim = json.dumps({"digest": digest}).encode()
     if force:
         if _read_claim(bucket) != claim:
-            # Objects without manifest and claim count as those of others and are kept.
+            # Without manifest and claim, the objects would count as foreign and be kept.
             bucket.write(UPLOADING, NO_STORE)
         bucket.delete(MANIFEST)
     else:
@@ -217,7 +217,7 @@ def _claim(bucket: BucketFolder, claim: bytes, *, force: bool) -> bool:
     if current == claim:
         return True
     if force:
-        # By their sizes, files of another store could later be taken for uploaded ones.
+        # Files of another store with equal sizes could later be taken for uploaded ones.
         bucket.delete(sorted(_names_of_store(bucket) - {UPLOADING}))
         bucket.write(UPLOADING, claim)
     elif current is not None or bucket.create(UPLOADING, claim) is None:
@@ -236,13 +236,13 @@ def _read_claim(bucket: BucketFolder) -> bytes | None:
 
 
 def _is_finished(bucket: BucketFolder, claim: bytes, digest: str, last: str) -> bool:
-    """Return whether another process has uploaded this very store meanwhile.
+    """Return whether another process has uploaded the same store meanwhile.
 
     Args:
         bucket: folder of the store.
         claim: content of ``uploading.json`` of this upload.
-        digest: of this store.
-        last: name of the file that this process has uploaded last; "" for none.
+        digest: digest of this store.
+        last: name of the last file that this process has uploaded; "" for none.
 
     Raises:
         StoreError: if another store is uploaded there since.
@@ -253,7 +253,7 @@ def _is_finished(bucket: BucketFolder, claim: bytes, digest: str, last: str) -> 
         return True
     advice = "Choose another --out."
     if last:
-        # Objects of both stores have the same names, and an upload of parts has no condition.
+        # Objects of both stores have the same names, and multipart uploads cannot be conditional.
         advice = (
             f"Its {last} may have been overwritten by this one's: prepare that store again with "
             "--force, and choose another --out for this one."

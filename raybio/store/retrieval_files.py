@@ -115,7 +115,7 @@ def _read_texts(path: Path) -> dict[str, str]:
 
     def select(names: Sequence[str]) -> list[str]:
         _check_columns(path, names, (ID, TEXT))
-        # The first object of JSON lines may lack a title that others have.
+        # In JSON lines, the first object may lack a title although others have one.
         return [ID, TEXT, *([TITLE] if is_json or TITLE in names else [])]
 
     text_by_id: dict[str, str] = {}

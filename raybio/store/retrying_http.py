@@ -1,4 +1,4 @@
-"""HTTP client that retries: for a server that may be busy, cut connections or be away for a while.
+"""HTTP client that retries when a server is busy, closes connections or is temporarily down.
 
 It is built on ``urllib`` so that waits, ranges and redirects are under our control: an interrupted
 download resumes within a file, and a redirect never leaves http(s) or drops encryption.
@@ -21,7 +21,7 @@ from raybio.core.text import size_text
 
 BLOCK_BYTES = 1 << 20
 MAX_FILE_BYTES = 16 << 30
-"""Most bytes of a file whose length the server does not announce."""
+"""Maximum size in bytes of a file whose length the server does not announce."""
 
 FIRST_WAIT_SECONDS = 1.0
 MAX_WAIT_SECONDS = 120.0
@@ -31,7 +31,7 @@ RETRIED_STATUS = {408, 425, 429, 500, 502, 503, 504}
 SCHEMES = ("http", "https")
 CONTENT_RANGE = re.compile(r"bytes ([0-9]+)-[0-9]+/(?:[0-9]+|\*)")
 VALIDATOR = ".etag"
-"""Ending of the file next to a part that says which version of the remote file it is of."""
+"""Suffix of the file next to a part that records the version of the remote file."""
 
 Result = TypeVar("Result")
 
@@ -212,7 +212,7 @@ class RetryingHttp:
 
 
 class _RetryError(Exception):
-    """The request failed in a way that may pass."""
+    """A request failed, and a retry may succeed."""
 
     def __init__(self, reason: str, wait_seconds: float | None = None) -> None:
         super().__init__(reason)
@@ -235,7 +235,7 @@ class _SafeRedirectHandler(urllib.request.HTTPRedirectHandler):
 
 
 def validator_path(part: Path) -> Path:
-    """Return the file that says which version of the remote file a part is of."""
+    """Return the file that records which version of the remote file a part belongs to."""
     return part.with_name(part.name + VALIDATOR)
 
 
@@ -259,7 +259,7 @@ def _first_byte(response: Any, part: Path, num_here: int, validator: str) -> int
         _RetryError: if the response is another range, or of another version of the file.
     """
     if response.status != 206:
-        # The part may be of another version of the file than the validator to come.
+        # The part may belong to another version of the file than the next validator.
         part.unlink(missing_ok=True)
         validator_path(part).unlink(missing_ok=True)
         return 0

@@ -18,9 +18,9 @@ class SortedRuns:
 
         Args:
             path: the file, which the first run creates.
-            dtype: of the records, with fields.
+            dtype: structured dtype of the records.
             key: name of the field by which runs are sorted.
-            sample_step: one key in this many stays in memory.
+            sample_step: every ``sample_step``-th key stays in memory.
         """
         self._path = path
         self._dtype = dtype
@@ -31,12 +31,12 @@ class SortedRuns:
 
     @property
     def num_runs(self) -> int:
-        """Runs that were added."""
+        """Number of added runs."""
         return len(self._ends) - 1
 
     def add(self, record_E: np.ndarray) -> None:
         """Append a run of records, ascending by key."""
-        # A file of that name that was left behind is not ours.
+        # The first run overwrites a file that another process left behind.
         with self._path.open("ab" if self.num_runs else "wb") as file:
             file.write(record_E.data)
         self._ends.append(self._ends[-1] + len(record_E))

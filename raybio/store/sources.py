@@ -19,13 +19,13 @@ MAX_LINE_LENGTH = 1 << 24
 """Maximum length of a line, in bytes or characters. A longer line indicates a damaged file."""
 
 MAX_WHOLE_BYTES = 256 << 20
-"""Most bytes of a file, or of a file in an archive, that is read as a whole: after unpacking."""
+"""Maximum unpacked size of a file, or of a file in an archive, that is read as a whole."""
 
 
 def plain_or_gzip(path: Path) -> Path:
     """Return ``path``, or ``path`` with ``.gz`` appended if only that exists."""
     zipped = path.parent / f"{path.name}.gz"
-    # No name is too long to ask.
+    # ``os.path.isfile`` returns False for names that are too long for the disk.
     return zipped if os.path.isfile(zipped) and not os.path.isfile(path) else path
 
 
@@ -83,14 +83,14 @@ def begins_with(path: Path, character: bytes, wanted: str) -> bool:
 
 
 def read_whole(file: IO[bytes], name: str) -> bytes:
-    """Return the content of an open file, however little of the disk a packed one takes.
+    """Return the content of an open file; its unpacked size is limited.
 
     Args:
         file: the file, or a member of an archive.
         name: its name in errors.
 
     Raises:
-        DataError: if it has more than ``MAX_WHOLE_BYTES``; no more of them are unpacked.
+        DataError: if it has more than ``MAX_WHOLE_BYTES``; unpacking stops there.
     """
     content = file.read(MAX_WHOLE_BYTES + 1)
     if len(content) > MAX_WHOLE_BYTES:

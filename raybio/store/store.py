@@ -1,8 +1,9 @@
 """The store of a prepared corpus: a folder of memory-mapped Arrow IPC files and a manifest.
 
 ``manifest.json`` names every file with its size and sha256 and is written last; a folder without it
-is not a store. Opening checks sizes in milliseconds, ``verify=True`` reads what this machine has
-not verified yet (``core/verification.py``). The methods declare the columns (``columns.py``).
+is not a store. Opening checks sizes, in milliseconds. ``verify=True`` also reads the files that
+this machine has not verified yet (``core/verification.py``). Methods declare the columns
+(``columns.py``).
 """
 
 import contextlib
@@ -41,23 +42,23 @@ class Store:
     It pickles as its location and digest, and each process maps it once.
 
     Attributes:
-        path: its folder; of a store in a bucket, that of this machine's copy.
-        location: where it was opened: its folder, or its path in the bucket.
+        path: its folder; for a store in a bucket, the folder of this machine's copy.
+        location: the folder or the path in a bucket from which it was opened.
         manifest: content of ``manifest.json``.
         digest: sha256 of the manifest, which covers the sha256 of every file.
     """
 
     kind: ClassVar[str] = ""
-    """Name of the kind of store, as the manifest has it; "" for any."""
+    """Name of the kind of store in manifests; "" for any."""
 
     make_again: ClassVar[str] = PREPARE_AGAIN
-    """What errors advise where a store of this kind is damaged."""
+    """Advice in errors about a damaged store of this kind."""
 
     inputs_are: ClassVar[Literal["proteins", "texts"]] = "texts"
     """Kind of the inputs that ``inputs`` returns."""
 
     input_fields: ClassVar[tuple[str, ...]] = ()
-    """Fields of a row that can be embedded as a whole; none where inputs have marked parts."""
+    """Fields of a row that can be embedded as a whole; empty if inputs have marked parts."""
 
     def __init__(
         self,
@@ -120,7 +121,7 @@ class Store:
             )
 
     def map_all(self) -> None:
-        """Map every file, so that this process reads this store also after it is replaced.
+        """Map every file, so that this process can read the store even after it is replaced.
 
         Raises:
             StoreError: if a file is damaged, or another store has taken the place of this one.
@@ -151,7 +152,7 @@ class Store:
         self._folder_id = folder_id
 
     def derived_path(self, name: str) -> Path:
-        """Return where a file that is computed from the store is kept; its folder may not exist."""
+        """Return the path of a file that is computed from the store; its folder may not exist."""
         return self.path / DERIVED / name
 
     def inputs(self, field: str, start: int, end: int) -> tuple[pa.Array, pa.Array]:
@@ -173,7 +174,7 @@ class Store:
         return None
 
     def links_of(self, row_R: np.ndarray) -> dict[str, list[list[str]]]:
-        """Return by kind of link the keys that each row is linked to; empty without links."""
+        """Return the keys that each row is linked to, by kind of link; empty without links."""
         return {}
 
     def column(self, file: str, name: str) -> pa.Array:
@@ -201,10 +202,10 @@ _PINNED: dict[str, str] = {}
 
 @contextlib.contextmanager
 def pinned(path: str | Path | BucketPath, digest: str) -> Iterator[None]:
-    """Let this process open the store at ``path`` with this digest only, until the block ends.
+    """Within the block, this process opens the store at ``path`` only with this digest.
 
-    Workers pin the store that their driver has recorded. One that is prepared again meanwhile is
-    refused, and this machine's copy of one in a bucket is used without a request.
+    Workers pin the store that their driver has recorded. If the store is prepared again meanwhile,
+    it is refused. If it is in a bucket, this machine's copy is used without a request.
     """
     name = str(absolute(location(path, "store")))
     before = _PINNED.get(name, "")
@@ -231,7 +232,7 @@ def open_store(
         kind: class of the store; ``Store`` opens any.
         verify: also check the sha256 of every file that this machine has not verified in its
             present state; training does so before it starts.
-        digest: the digest that it must have; "" for that of ``pinned``, else for any.
+        digest: the digest that it must have; "": the one of ``pinned``, or any if it is not pinned.
 
     Raises:
         ConfigError: for a URI that is not supported.
@@ -247,7 +248,7 @@ def open_store(
     try:
         return _open(folder, kind, given, verify, digest)
     except DamagedStoreError:
-        # The copy is damaged, not the store.
+        # Only this machine's copy is damaged, not the store in the bucket.
         remove_copy(folder)
         for key in [key for key, store in _OPENED.items() if store.path == folder]:
             del _OPENED[key]

@@ -32,21 +32,21 @@ from raybio.store.sources import MAX_LINE_LENGTH, MAX_WHOLE_BYTES, read_lines
 ROWS_AT_ONCE = 4096
 
 MAX_UNPACKING = 1000
-"""Maximum bytes of a Parquet column a byte in the file, beyond ``MAX_WHOLE_BYTES``."""
+"""Maximum unpacked bytes per byte in the file, of Parquet columns above ``MAX_WHOLE_BYTES``."""
 
 CELLS_AT_ONCE = 1 << 20
-"""Of a block with very many columns, which has fewer rows."""
+"""Maximum number of cells of a block; with very many columns, a block has fewer rows."""
 
 ID_COLUMNS = ("id", "key", "protein_id")
-"""Names of the column with the ids of rows, by rank; without one, rows are numbered from 1.
+"""Names of the column with the ids of rows, by priority; without one, rows are numbered from 1.
 
-``protein_id`` is that of the table of proteins that ``prepare`` reads.
+``protein_id`` is the name in the table of proteins that ``prepare`` reads.
 """
 
 TABLES = "a .tsv, .csv, .jsonl or .parquet table, or a folder of the library datasets"
 
 SkipRow = Callable[[int, str], None]
-"""Takes the line of a row with too many or too few columns, and what is wrong with it."""
+"""(line, problem) of a row with too many or too few columns -> None."""
 
 
 class InputRows(NamedTuple):
@@ -103,14 +103,14 @@ def choose_columns(
     optional: Sequence[tuple[str, ...]] = (),
     advice: str = "",
 ) -> list[str]:
-    """Return the columns to read: of each alternatives the first that a table has.
+    """Return the columns to read: for each group of alternatives, the first that the table has.
 
     Args:
         path: the table.
         names: its columns.
         required: names of columns that it must have, or alternatives of one, in lower case.
-        optional: alternatives of others, which follow.
-        advice: what else a message should say.
+        optional: alternatives of optional columns, which follow.
+        advice: more text for the message.
 
     Raises:
         DataError: naming what is missing, and what was found.
@@ -132,7 +132,7 @@ def choose_columns(
 
 
 def shown_names(names: Sequence[str]) -> str:
-    """Return names of columns for an error: the first ones of many, and long ones cut."""
+    """Return names of columns for an error: at most the first ones, with long ones cut."""
     shown = [name if len(name) <= 40 else f"{name[:40]}…" for name in names[:12]]
     return ", ".join(shown) + (f" and {len(names) - 12:,} more" if len(names) > 12 else "")
 
@@ -194,15 +194,15 @@ def read_columns(
     """Yield some columns of a table in blocks of rows.
 
     Args:
-        path: ``.jsonl`` (``.gz`` too), ``.parquet``, ``.arrow`` or a folder (``table_files``);
-            else delimited with a header, plain or gzip: ``.tsv`` by tabs, others by the most
-            frequent in the first line of comma, semicolon and tab. The columns of JSON lines are
-            the names in the first object. Classes of a data set have their names.
+        path: ``.jsonl`` (``.gz`` too), ``.parquet``, ``.arrow`` or a folder (``table_files``); else
+            delimited with a header, plain or gzip: ``.tsv`` by tabs, others by the most frequent of
+            comma, semicolon and tab in the first line. The columns of JSON lines are the names in
+            the first object. Class labels of a data set are returned as their names.
         wanted: its columns, for messages.
         select: returns the names of the columns to read; it gets all names, in lower case.
-        separator: between the items of a list, in Parquet, Arrow and JSON lines.
-        skip: takes rows of delimited tables with another number of columns; None: the first one
-            is an error.
+        separator: text between the items of a list, in Parquet, Arrow and JSON lines.
+        skip: called for each row of a delimited table with another number of columns; None: the
+            first such row is an error.
 
     Raises:
         DataError: if the file is missing or damaged, with the line.
@@ -289,7 +289,7 @@ def check_quotes(path: Path | str, delimiter: str) -> None:
 
 @contextmanager
 def _csv_errors(path: Path | str, rows: Any) -> Iterator[None]:
-    # Of the process; the default refuses fields beyond 128 KiB.
+    # This limit is global to the process; the default refuses fields beyond 128 KiB.
     csv.field_size_limit(MAX_LINE_LENGTH)
     try:
         yield
@@ -385,13 +385,13 @@ def _read_typed(
                     _check_lengths(texts, f"{path}, column {name}", number)
                 number += len(batch)
                 yield ColumnRows(columns, list(numbers))
-    # A damaged name of a column is no UTF-8.
+    # A damaged column name may not be valid UTF-8.
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read as {kind} ({error}); write it again") from None
 
 
 def _check_plain(kind: pa.DataType, where: str) -> None:
-    """Refuse extension types at any depth: reading one runs its code, and Ray's unpickle.
+    """Refuse extension types at any depth: reading one runs its code, and Ray's types unpickle.
 
     Raises:
         DataError: naming the column.
@@ -436,15 +436,15 @@ def parquet_batches(
 
     Args:
         path: the file.
-        file: the same, opened.
+        file: the same file, opened.
         columns: names of the columns to read; None: all.
-        rows: most rows of a block.
+        rows: maximum number of rows of a block.
 
     Raises:
         DataError: if a row group unpacks to far more than it has in the file; it is not unpacked.
         pa.ArrowException: if the file is damaged.
     """
-    # Arrow keeps the pages of all row groups that one call has read.
+    # One call per row group, since Arrow keeps the pages of all row groups that a call has read.
     for group in range(file.num_row_groups):
         missing = file.metadata.row_group(group).num_rows
         chosen = None if columns is None else list(columns)
@@ -467,13 +467,13 @@ def parquet_errors(path: Path) -> Iterator[None]:
 
 
 def _check_sizes(path: Path, file: pq.ParquetFile, group: int) -> None:
-    """Refuse a row group whose sizes, in the file's metadata, no ordinary table has.
+    """Refuse a row group with implausible sizes in the file's metadata.
 
     Raises:
         DataError: naming its first such column.
     """
-    # Where the metadata of a column is damaged, ``column`` below ends the process. Here it is an
-    # error; a batch of no rows unpacks nothing.
+    # If the metadata of a column is damaged, ``column`` below would crash the process, but reading
+    # raises an error. A batch of zero rows unpacks nothing.
     next(file.reader.iter_batches(0, [group], None, False), None)
     row_group = file.metadata.row_group(group)
     for number in range(row_group.num_columns):
@@ -499,14 +499,14 @@ def _batches(path: Path, file: Any, names: list[str]) -> Iterator[pa.RecordBatch
         yield from parquet_batches(path, file, names)
         return
     for batch in file:
-        # Arrow reads a stream as it is: damaged offsets would be followed out of the memory.
+        # Arrow does not validate a stream: damaged offsets would lead to reads out of bounds.
         batch.validate(full=True)
         for start in range(0, len(batch), ROWS_AT_ONCE):
             yield batch.slice(start, ROWS_AT_ONCE).select(names)
 
 
 def _class_names(schema: pa.Schema, column: str) -> list[str]:
-    """Return the names of a column's classes, or of its lists of them; [] if it has none.
+    """Return the class names of a column of classes or of lists of classes; [] for other columns.
 
     The library ``datasets`` stores classes as numbers, and their names in the schema.
     """
@@ -524,7 +524,7 @@ def _lower(names: Sequence[str]) -> list[str]:
 
 
 def _as_texts(column: pa.Array, classes: Sequence[str], separator: str) -> list[str]:
-    """Return values as texts, "" where one is missing or NaN; the items of a list divided."""
+    """Return values as texts, "" for a missing one or NaN; items of a list are joined."""
     if pa.types.is_dictionary(column.type):
         column = _decoded(column)
     if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
@@ -537,7 +537,7 @@ def _as_texts(column: pa.Array, classes: Sequence[str], separator: str) -> list[
     if pa.types.is_boolean(column.type):
         return [_as_text(value, separator) for value in column.to_pylist()]
     if pa.types.is_floating(column.type):
-        # numpy writes as many digits as the type distinguishes.
+        # numpy writes as many digits as the type needs to tell values apart.
         values = column.to_numpy(zero_copy_only=False)
         is_there = (~np.isnan(values)).tolist()
         return [str(value) if there else "" for value, there in zip(values, is_there, strict=True)]
@@ -563,7 +563,7 @@ def _decoded(column: pa.DictionaryArray) -> pa.Array:
 
 
 def _as_text(value: Any, separator: str) -> str:
-    """Return a value of JSON as a text, "" for null and NaN; the items of a list divided.
+    """Return a JSON value as a text, "" for null and NaN; items of a list are joined.
 
     Booleans and floats are written as Python and pandas do, ``True`` and ``2.0``, so that a table
     has the same texts as JSON lines, as Parquet, and as the CSV that pandas writes.
@@ -577,7 +577,7 @@ def _as_text(value: Any, separator: str) -> str:
 def _class_name(value: Any, classes: Sequence[str]) -> str:
     if not isinstance(value, int):
         return "" if value is None else str(value)
-    # -1 is a row without a label.
+    # -1 marks a row without a label.
     return classes[value] if 0 <= value < len(classes) else ""
 
 
@@ -614,7 +614,7 @@ def write_rows(
 def write_text_rows(
     file: TextIO, kind: str, schema: pa.Schema, blocks: Iterable[Sequence[Mapping[str, Any]]]
 ) -> int:
-    """Write rows as TSV or JSON lines to an open file; return their number. As ``write_rows``."""
+    """Write rows as TSV or JSON lines to an open file, like ``write_rows``; return their number."""
     num_rows = 0
     writer = csv.writer(file, dialect="excel-tab", lineterminator="\n")
     if kind == TSV:

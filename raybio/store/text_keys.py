@@ -1,4 +1,4 @@
-"""Keys of texts, by which copies of a text are found.
+"""Keys of texts, to find duplicates.
 
 Shape letter: N texts.
 """

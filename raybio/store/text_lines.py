@@ -78,7 +78,7 @@ def read_values(path: Path, wanted: str, columns: tuple[str, ...]) -> Iterator[t
     Args:
         path: the file.
         wanted: what a line should be, for messages.
-        columns: names of the table's column, by rank.
+        columns: names of the table's column, by priority.
 
     Raises:
         DataError: if the file is missing, damaged, or a table without such a column.

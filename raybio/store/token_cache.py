@@ -1,11 +1,12 @@
 """Token ids of the texts of a store, in the cache of this machine: each text is tokenized once.
 
-Tokenizing takes a core 2 to 5 µs a token, reading its ids a fiftieth of that. Batches are equal
-with the cache and without it, so a process reads it where it is there, and tokenizes where it is
-not. One process of a machine makes it, next to training. It lies among the copies of
-``bucket_cache.py``: its size is checked before it is written and counts for ``RAYBIO_CACHE_SIZE``,
-and where room is missing, one that nobody uses is removed. ``progress.json`` has the sha256 of what
-is written of both files. A machine compares it with them once a state of the files.
+Tokenizing takes 2 to 5 µs of one core per token; reading its id takes a fiftieth of that. Batches
+are equal with and without the cache, so a process reads the cache if it exists and tokenizes
+otherwise. One process per machine makes the cache while training runs. The cache is one of the
+copies of ``bucket_cache.py``: its size is checked before it is written and counts towards
+``RAYBIO_CACHE_SIZE``, and unused copies are removed to make room. ``progress.json`` holds the
+sha256 of what has been written to both files. A machine verifies the files against it once for each
+state of the files.
 
 Shape letters: N rows of the store, R some rows, T tokens of these rows, end to end.
 """
@@ -39,19 +40,19 @@ PROGRESS = "progress.json"
 _KIND = "token cache"
 
 ROWS_PER_BLOCK = 1 << 16
-"""Rows that are tokenized at once; what an interrupted process has written is not made again."""
+"""Rows that are tokenized at once. Blocks that an interrupted process has written are kept."""
 
 NUM_SAMPLES = 1024
 """Rows from which the size of a cache is estimated."""
 
 MARGIN = 1.1
-"""Of the estimated size, for samples that are shorter than the others."""
+"""Factor on the estimated size, in case the sampled rows are shorter than the others."""
 
 NUM_CHECKED = 32
-"""Rows that each process tokenizes to compare them with a cache before it uses it."""
+"""Number of rows that each process tokenizes to check a cache before using it."""
 
 MIN_READS = 1_000_000
-"""A run that reads fewer rows spends seconds on tokenizing them."""
+"""Below this number of rows read, a run needs no cache: tokenizing them takes seconds."""
 
 _OPENED: dict[str, "_Cached"] = {}
 """Caches that this process has checked."""
@@ -68,12 +69,12 @@ class _Cached(NamedTuple):
 
 
 class _Written(NamedTuple):
-    """What is written of a cache.
+    """The part of a cache that has been written.
 
     Attributes:
         num_rows: rows.
         num_tokens: tokens of these rows.
-        hash_by_name: of each file, the running hash of hashlib.
+        hash_by_name: name of a file -> its running ``hashlib`` hash.
     """
 
     num_rows: int
@@ -83,7 +84,7 @@ class _Written(NamedTuple):
 
 @dataclass(frozen=True)
 class CachedTokens:
-    """Texts of a store as token ids: from the cache of this machine, if it is there.
+    """Texts of a store as token ids, read from the cache of this machine if it exists.
 
     It is a function of row numbers, and pickles without the tokens.
 
@@ -113,7 +114,7 @@ class CachedTokens:
     @property
     def pays(self) -> bool:
         """Whether the run reads enough rows that it is worth tokenizing all of them."""
-        # A cache of rows that are read once would be made for nothing.
+        # A cache of rows that are read only once would not pay.
         return self.num_reads >= max(2 * self.num_rows, MIN_READS)
 
     def make(self) -> None:
@@ -122,13 +123,13 @@ class CachedTokens:
         Raises:
             StorageError: if the cache has no room or cannot be written.
         """
-        # A copy that is there may be unusable: opening it removes it.
+        # An existing cache may be unusable; opening it then removes it.
         if self._open_cached() is None:
             cached_copy(self._name, self._estimated_bytes(), self._write)
 
     @cached_property
     def _name(self) -> str:
-        # The same tokenizer gives other tokens in another version of its library, perhaps.
+        # Another version of the library may tokenize differently with the same tokenizer.
         content = f"{self.identity}\ntokenizers {version('tokenizers')}"
         return f"tokens-{hashlib.sha256(content.encode()).hexdigest()[:32]}"
 
@@ -190,12 +191,12 @@ class CachedTokens:
         return int(num_tokens * token_T.itemsize) + 8 * (self.num_rows + 1)
 
     def _write(self, folder: Path) -> None:
-        """Write the files, from where an interrupted call stopped."""
+        """Write the files; continue where an interrupted call stopped."""
         itemsize = self._dtype.itemsize
         written = _written(folder, itemsize)
         num_tokens = written.num_tokens
         with (folder / TOKENS).open("ab") as tokens, (folder / POINTERS).open("ab") as pointers:
-            # What was written after the last record of progress.
+            # Drop what was written after the last record of progress.
             tokens.truncate(num_tokens * itemsize)
             pointers.truncate(8 * (written.num_rows + 1) if written.num_rows else 0)
 
@@ -226,7 +227,7 @@ class CachedTokens:
         self._note_verified(folder, _digests(written.hash_by_name))
 
     def _note_verified(self, folder: Path, sha256_by_name: dict[str, str]) -> None:
-        """Spare this machine's processes the reading of what was written just now."""
+        """Record the files as verified, so that processes of this machine need not read them."""
         # Their folder is renamed yet, which leaves the state of the files.
         final = folder.resolve().with_name(self._name)
         verification = Verification(final, json_digest(sha256_by_name))
@@ -235,7 +236,7 @@ class CachedTokens:
 
 
 def preparation(readers: Sequence[CachedTokens]) -> Callable[[], None] | None:
-    """Return what makes the caches that are worth it for a run; None if none is."""
+    """Return a function that makes the caches that pay for a run; None if there are none."""
     paying = [reader for reader in readers if reader.pays]
     return partial(_make_all, paying) if paying else None
 
@@ -257,7 +258,7 @@ def _spread(num_rows: int, count: int) -> np.ndarray:
 def _map(path: Path, dtype: np.dtype) -> np.ndarray:
     if path.stat().st_size == 0:
         return np.empty(0, dtype)
-    # A plain array: indexing one of numpy's own maps takes longer.
+    # Return a plain array, since indexing an ``np.memmap`` is slower.
     return np.asarray(np.memmap(path, dtype=dtype, mode="r"))
 
 
@@ -275,7 +276,7 @@ def _is_whole(folder: Path) -> bool:
 
 
 def _written(folder: Path, itemsize: int) -> _Written:
-    """Return what an interrupted call has written; nothing if it is damaged, with a warning."""
+    """Return what an interrupted call has written; if it is damaged, warn and return nothing."""
     nothing = _Written(0, 0, {TOKENS: hashlib.sha256(), POINTERS: hashlib.sha256()})
     try:
         progress = read_record(folder / PROGRESS, _KIND)
@@ -301,7 +302,7 @@ def _digests(hash_by_name: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _hash_of_start(path: Path, num_bytes: int) -> Any:
-    """Return the hash, of hashlib, of the first bytes of a file; of all if it has fewer."""
+    """Return the ``hashlib`` hash of the first ``num_bytes`` of a file, or of a shorter file."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(min(num_bytes, 1 << 20)):

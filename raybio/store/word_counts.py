@@ -34,7 +34,7 @@ class WordCounts(Column[dict[str, int]]):
 
 
 class WordCounter:
-    """Counts lower-case words of texts that come one after the other."""
+    """Counts lower-case words in a stream of texts."""
 
     def __init__(self) -> None:
         """Start without words."""

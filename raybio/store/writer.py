@@ -1,4 +1,4 @@
-"""Writing of stores: files go into a hidden draft folder, which becomes the store by one rename.
+"""Writing of stores: files go into a hidden draft folder, which one rename turns into the store.
 
 A draft that a killed process left behind is never opened. The next writer of the same store clears
 it.
@@ -84,7 +84,7 @@ class Draft:
         Raises:
             StoreError: in place of an error of ``DISK_ERRORS``.
         """
-        # Behind a moved draft, another process may have begun its own in the same folder.
+        # After a draft was moved, the same folder may be another process's draft.
         if not self._is_moved and self.folder.exists():
             shutil.rmtree(self.folder, ignore_errors=True)
         self._lock.close()
@@ -163,7 +163,8 @@ class Draft:
         self.folder.rename(whole)
         self._is_moved = True
         (whole / LOCK).unlink()
-        # After that: a power loss must not bring back the lock, which is no file of a store.
+        # Sync after deleting the lock: a power loss must not bring it back, since stores have no
+        # such file.
         sync(whole)
         replace_folder(whole, self.path, replaced)
         shutil.rmtree(whole, ignore_errors=True)
@@ -180,7 +181,7 @@ class Draft:
             )
         names = {entry.name for entry in self.path.iterdir()}
         others = names - {LOCK, DERIVED}
-        # A store gets its folder with the manifest in it: Arrow files without one are of others.
+        # A store's folder appears with its manifest, so Arrow files without one are not a store's.
         if others and (MANIFEST not in others or not all(map(is_file_of_store, others))):
             raise StoreError(
                 f"{self.path}: holds files that belong to no store. Choose another --out."

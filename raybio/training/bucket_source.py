@@ -1,4 +1,4 @@
-"""An encoder's source in a bucket: fetched to this machine before anything reads it."""
+"""Fetching of an encoder's source from a bucket to this machine, before anything reads it."""
 
 from typing import Any
 
@@ -19,11 +19,11 @@ def fetch_encoder(config: Any, *, again: bool = False) -> None:
 
 
 def fetch_source(address: str, option: str, *, again: bool = False) -> None:
-    """Fetch a model from a bucket into the cache; encoders of this address are read from there.
+    """Fetch a model from a bucket into the cache, from which encoders with this address are read.
 
     Args:
-        address: of the folder of a finished run, or of a model.
-        option: what gave it, for errors.
+        address: address of the folder of a finished run or of a model.
+        option: the option that gave the address, for errors.
         again: look for another version.
 
     Raises:

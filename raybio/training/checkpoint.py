@@ -8,8 +8,8 @@
         manifest.json          sha256 and bytes of the files above, configuration, data digest,
                                versions, hardware and flags
 
-A folder is written under another name and renamed when everything in it is on the disk; a second
-writing of the same step (after the first proved to be damaged) becomes ``step-00000100-1``. One
+A folder is written under another name and renamed when everything in it is on the disk. If the same
+step is written again, because the first checkpoint is damaged, it becomes ``step-00000100-1``. One
 process writes, any number may read.
 """
 
@@ -55,8 +55,8 @@ _log = logging.getLogger(__name__)
 class CheckpointStore:
     """The checkpoints of one run in one folder.
 
-    Saving costs the training thread one copy to CPU memory; a thread does the rest, and what goes
-    wrong in it is raised by the next ``save``, ``wait`` or ``close``.
+    Saving costs the training thread one copy to CPU memory. Another thread does the rest; its
+    errors are raised by the next ``save``, ``wait`` or ``close``.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class CheckpointStore:
             remote: the run's checkpoints in a bucket. Only those are loaded then, and what is
                 saved is uploaded.
             log: the run's log of metrics, forced to the disk before each checkpoint is committed.
-            is_strict: a run does not resume where its last bits would be others.
+            is_strict: refuse to resume where the result would not be bit-identical.
             retry_delays_seconds: pauses after a failed write.
         """
         if keep < 1:
@@ -111,7 +111,7 @@ class CheckpointStore:
         renamed = probe.with_name(probe.name.replace(_WRITING, _REMOVING))
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            # Of a killed process: containers begin to count their processes again.
+            # A killed process may have left it: in a restarted container, process ids repeat.
             shutil.rmtree(probe, ignore_errors=True)
             shutil.rmtree(renamed, ignore_errors=True)
             probe.mkdir()
@@ -181,11 +181,11 @@ class CheckpointStore:
             try:
                 state = read_checkpoint(self._folder(name))
             except PrunedError:
-                # Another process of the run has written newer ones.
+                # Another process of the run has written newer checkpoints.
                 names = self._names()
             except (DamagedError, OSError) as error:
-                # An unreadable disk may come back: only what is proven to be damaged may be deleted
-                # later.
+                # An unreadable disk may recover, so only checkpoints that are proven damaged may be
+                # deleted later.
                 if isinstance(error, DamagedError):
                     self._mark_damaged(name)
                 reasons.append(str(error))
@@ -249,16 +249,16 @@ class CheckpointStore:
         return self.directory / name if self.remote is None else self.remote.fetch(name)
 
     def _mark_damaged(self, name: str) -> None:
-        """Have a damaged checkpoint deleted after the next save."""
+        """Mark a damaged checkpoint for deletion after the next save."""
         if self.remote is None:
             self._known_damaged.add(self.directory / name)
         else:
             self.remote.mark_damaged(name)
 
     def restore_log(self, log: Path) -> None:
-        """Put the log that came with the checkpoint that was loaded, if any, in place of ``log``.
+        """Replace ``log`` by the log that was stored with the loaded checkpoint, if any.
 
-        Checkpoints on a disk come without: the log lies next to them.
+        Checkpoints on a disk store no log, since the log lies next to them.
         """
         if self.remote is not None and self._loaded is not None:
             restore_log(self._loaded, log)
@@ -286,8 +286,7 @@ class CheckpointStore:
         if self.remote is not None:
             self.remote.raise_failure()
         tensors, description = optimizer_tensors(state)
-        # A round trip through JSON, because the loop goes on changing these while the thread
-        # writes.
+        # Deep copies, by way of JSON: the loop continues to change these while the thread writes.
         extra, description = json.loads(json.dumps([state.extra, description]))
         contents = Contents(
             step,
@@ -316,9 +315,10 @@ class CheckpointStore:
             self.remote.wait()
 
     def wait_for(self, step: int) -> None:
-        """Return when the checkpoint of a step is written and uploaded; as ``wait``.
+        """Return when the checkpoint of a step is written and uploaded; errors as in ``wait``.
 
-        A newer one may wait for the report of its step, which comes later.
+        Unlike ``wait``, do not wait for a newer one, which may itself wait for the report of its
+        step.
         """
         self._join_writer()
         if self.remote is not None:
@@ -337,8 +337,8 @@ class CheckpointStore:
     def join(self) -> None:
         """Return when nothing is being written to the folder; raise nothing.
 
-        Whoever gives up the folder calls it first, also after an error: the write would delete
-        those of the next writer.
+        A process calls it before it gives up the folder, also after an error. Otherwise the running
+        write could delete checkpoints of the next writer.
         """
         if self._writer is not None:
             self._writer.join()
@@ -388,7 +388,7 @@ class CheckpointStore:
                 sync(self.log)
             durable.commit_folder(folder, final)
         except OSError:
-            # Half a checkpoint on a full disk must not take the space that the retry needs.
+            # A partial checkpoint on a full disk must not take up the space that the retry needs.
             shutil.rmtree(folder, ignore_errors=True)
             raise
         if self.remote is not None:

@@ -55,8 +55,8 @@ class Identity(NamedTuple):
         data_digest: digest of the store.
         run: copies of the run's own records, from which a lost one is written again; empty if they
             are not known.
-        arithmetic: what the last bits depend on, on the worker that writes: values of
-            ``determinism.describe_arithmetic``, all that the run has used (``used_values``).
+        arithmetic: values of ``determinism.describe_arithmetic`` on the worker that writes, on
+            which the last bits depend; all that the run has used (``used_values``).
     """
 
     config: dict[str, Any]
@@ -68,7 +68,7 @@ class Identity(NamedTuple):
 
 @dataclass(frozen=True)
 class Contents:
-    """Contents of a checkpoint: CPU tensors that nothing changes during writing, and plain JSON.
+    """Contents of a checkpoint: CPU tensors, which must not change during writing, and plain JSON.
 
     ``base_sha256`` is the digest of ``TrainingState.base``; None if the model is complete.
     """
@@ -111,7 +111,7 @@ class CheckpointState:
         optimizer: torch.optim.Optimizer | None = None,
         base: BaseWeights | None = None,
     ) -> None:
-        """Put weights, and the optimizer's state if one is given, into freshly built ones.
+        """Load the weights into a freshly built model, and the state into its optimizer, if given.
 
         Args:
             model: the model.
@@ -218,7 +218,7 @@ def read_checkpoint(folder: Path) -> CheckpointState:
         state["extra"],
         manifest,
         state["optimizer"],
-        # Checkpoints of before have no such key, and all weights.
+        # Older checkpoints lack this key and hold all weights.
         state.get("base_sha256"),
     )
 
@@ -245,7 +245,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def read_extra(folder: Path) -> dict[str, Any]:
-    """Return what the caller of ``save`` had a committed checkpoint hold, unverified.
+    """Return ``TrainingState.extra`` of a committed checkpoint, unverified.
 
     Raises:
         DamagedError: if it is missing or no JSON.

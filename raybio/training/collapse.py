@@ -29,8 +29,8 @@ NUM_STEPS_AT_CHANCE = 200
 CHANCE_TOLERANCE = 0.01
 """Largest mean distance between loss and chance, as a share of chance.
 
-It is the mean of distances and not the distance of the mean: the loss of an encoder that learns may
-cross chance on its way down.
+The mean is over absolute distances, since the loss of an encoder that learns may cross chance on
+its way down.
 """
 
 
@@ -112,8 +112,9 @@ class CollapseWatch:
         self._warned.add("spread")
         advice = "Check encoder.source and encoder.pooling"
         if step > 0 and self._has_spread:
-            # Too large steps collapse an encoder, so that the next warning must not ask for more.
-            # One from scratch begins collapsed, and may have taken too small ones.
+            # Steps that are too large collapse an encoder, so the next warning must not advise
+            # larger ones. An encoder from scratch begins collapsed, so its steps may have been too
+            # small.
             self._rate_advice = "lower optim.peak_lr"
             advice += f", or {self._rate_advice} (now {self._peak_lr:g})"
         logger.warning(

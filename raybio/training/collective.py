@@ -1,7 +1,7 @@
 """Collective operations: gather rows with their gradient, and sum.
 
-Shape letters: N rows of this worker, M rows of all workers, W workers, P rows of the worker that
-has most, D width (any trailing shape is allowed).
+Shape letters: N rows of this worker, M rows of all workers, W workers, P largest number of rows of
+a worker, D width (any trailing shape is allowed).
 """
 
 import datetime
@@ -31,10 +31,10 @@ _DTYPES = (
 
 
 STALL_SECONDS = 45.0
-"""A worker that waits longer for another one says so."""
+"""A worker that waits longer than this for another one logs a warning."""
 
 _UNLIMITED = datetime.timedelta(days=24)
-"""Timeout of the group over which workers meet in evaluations; its milliseconds fit in 32 bits."""
+"""Timeout of the process group of evaluations; its milliseconds fit in 32 bits."""
 
 _log = logging.getLogger(__name__)
 
@@ -99,8 +99,8 @@ class ProcessGroup:
         """Join the default group; every worker must.
 
         Args:
-            timeout_seconds: that of the default group, and of the gloo group that is made beside
-                another backend; None: torch's default.
+            timeout_seconds: timeout of the default group, and of the gloo group that is made next
+                to another backend; None: torch's default.
 
         Raises:
             ClusterError: if no process group was initialized.
@@ -116,7 +116,7 @@ class ProcessGroup:
         self.step: int | None = None
         self.waiting: tuple[str, float] | None = None
         self.stalled: tuple[str, float] | None = None
-        # So that a timeout does not come first.
+        # Warn before a timeout ends the wait.
         self.stall_seconds = min(STALL_SECONDS, (timeout_seconds or math.inf) / 2)
         watch = threading.Thread(target=_watch, args=(weakref.ref(self),), daemon=True)
         watch.start()
@@ -133,7 +133,7 @@ class ProcessGroup:
         self.patient_group: dist.ProcessGroup | None = None
 
     def operation(self, name: str) -> AbstractContextManager[None]:
-        """Name what a ``with`` block does in which this worker waits for the other ones.
+        """Name the operation of a ``with`` block in which this worker waits for the others.
 
         Raises:
             ClusterError: for a RuntimeError of the block.
@@ -142,19 +142,21 @@ class ProcessGroup:
 
     @contextmanager
     def patient(self) -> Iterator[None]:
-        """Wait in a ``with`` block as long as the other workers live; end it together.
+        """Lift the time limit on waiting within a ``with`` block, which all workers leave together.
 
-        Every worker must enter the block, within the group's timeout.
+        Every worker must enter the block within the group's timeout.
         """
         if self.patient_group is None:
-            # The new group waits without a limit for workers to join it, so all are here first.
+            # The new group waits without a limit for workers to join it, so make sure that all are
+            # here.
             self.host_sum([0])
             with _NamedFailure(self, "gloo group of evaluations"):
                 self.patient_group = dist.new_group(backend="gloo", timeout=_UNLIMITED)
         self._is_patient = True
         try:
             yield
-            # Who is ready first does not wait for the others in its next, limited operation.
+            # A worker that finishes early waits here, not in its next operation, which has a
+            # timeout.
             self._meet("end of an evaluation")
         finally:
             self._is_patient = False
@@ -187,7 +189,7 @@ class ProcessGroup:
             if len(local_ND) != num_rows_W[self.rank]:
                 raise ValueError(f"got {len(local_ND)} rows, want {num_rows_W[self.rank]}")
         if any_wants_grad and not local_ND.requires_grad:
-            # Backward is a collective too: without this worker the others would hang.
+            # Backward is also a collective operation: without this worker the others would hang.
             local_ND = local_ND.detach().requires_grad_()
         if any_wants_grad:
             self.num_open_gathers += 1
@@ -207,10 +209,10 @@ class ProcessGroup:
         return self._all_reduce(tensor, dist.ReduceOp.MAX, "all_max")
 
     def host_sum(self, values: Sequence[int]) -> list[int]:
-        """Sum numbers of the host over workers."""
+        """Sum numbers that are on the host over workers."""
         total_V = np.array(values, dtype=np.int64)
         with self._transfer("host_sum"):
-            # The tensor is the array's own memory.
+            # The tensor shares the array's memory.
             dist.all_reduce(torch.from_numpy(total_V), group=self.host_group)
         return total_V.tolist()
 
@@ -219,10 +221,10 @@ class ProcessGroup:
 
         Args:
             tensor: without gradient.
-            dtype: it is sent and added in; None: its own.
+            dtype: dtype in which it is sent and added; None: its own.
 
         Returns:
-            Waits until ``tensor`` holds the sum; on a GPU only its stream waits.
+            A function that waits until ``tensor`` holds the sum; on a GPU only its stream waits.
         """
         sent = self._on_backend_device(tensor.to(dtype or tensor.dtype))
         with self._transfer("sum of gradients"):
@@ -230,14 +232,14 @@ class ProcessGroup:
         return self._wait_for(work, "sum of gradients", sent, tensor)
 
     def start_broadcast(self, tensor: Tensor, source: int) -> Callable[[], None]:
-        """Start to copy the tensor of worker ``source`` into that of each other worker.
+        """Start to copy the tensor of worker ``source`` into ``tensor`` of all other workers.
 
         Args:
             tensor: without gradient; its shape and dtype are the same on all workers.
             source: rank of the worker.
 
         Returns:
-            Waits until ``tensor`` holds the copy; on a GPU only its stream waits.
+            A function that waits until ``tensor`` holds the copy; on a GPU only its stream waits.
         """
         sent = self._on_backend_device(tensor.contiguous())
         with self._transfer("broadcast"):
@@ -302,7 +304,7 @@ class ProcessGroup:
         max_rows = max(num_rows_W)
         if max_rows == 0:
             return local_ND.clone()
-        # Booleans travel as bytes: neither gloo nor nccl gathers that dtype.
+        # Booleans are sent as bytes: neither gloo nor nccl gathers them.
         sent_ND = local_ND.view(torch.uint8) if local_ND.dtype == torch.bool else local_ND
         padding = sent_ND.new_zeros((max_rows - len(sent_ND), *sent_ND.shape[1:]))
         padded_PD = self._on_backend_device(torch.cat([sent_ND, padding]))
@@ -317,7 +319,7 @@ class ProcessGroup:
         max_rows = max(num_rows_W)
         if max_rows == 0:
             return grad_MD.clone()
-        # Half precision would lose bits with every worker added.
+        # A sum in half precision would lose bits with every worker.
         is_half = grad_MD.dtype in (torch.float16, torch.bfloat16)
         sum_dtype = torch.float32 if is_half else grad_MD.dtype
         summed_MD = self._on_backend_device(grad_MD.to(sum_dtype))
@@ -343,7 +345,7 @@ class ProcessGroup:
 class _GatherRows(torch.autograd.Function):
     """Gather of unequal numbers of rows, with gradient.
 
-    The one of torch.distributed.nn is deprecated, and wrong on some NCCL versions (pytorch
+    The gather of torch.distributed.nn is deprecated, and wrong on some NCCL versions (pytorch
     #120386).
     """
 
@@ -388,7 +390,8 @@ class _NamedFailure(AbstractContextManager[None]):
                 "allows."
             )
             if is_stalled:
-                # The log says that it waits, and now why the workers start again.
+                # The log already has the warning about the wait, so it also gets the reason for the
+                # restart.
                 _log.warning("%s", message)
             raise ClusterError(message) from error
 
@@ -398,7 +401,7 @@ def _after_step(collective: ProcessGroup) -> str:
 
 
 def _watch(reference: "weakref.ref[ProcessGroup]") -> None:
-    """Warn once of each operation in which another worker lets this one wait."""
+    """Warn once about each operation in which this worker waits for another one."""
     while (collective := reference()) is not None:
         waiting = collective.waiting
         seconds = collective.stall_seconds
@@ -414,9 +417,10 @@ def _watch(reference: "weakref.ref[ProcessGroup]") -> None:
                     seconds,
                     name,
                     _after_step(collective),
-                    # Equal messages are shown once, and another stall is another message.
+                    # Equal messages are shown once, so the time makes each stall a message of its
+                    # own.
                     time.strftime("%H:%M:%S"),
                 )
-        # Not kept alive while this thread sleeps.
+        # Keep no reference while this thread sleeps.
         del collective
         time.sleep(min(seconds / 4, 5.0))

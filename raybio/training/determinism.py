@@ -1,4 +1,4 @@
-"""Deterministic kernels in training steps, and the record of what else decides their last bits."""
+"""Deterministic kernels in training steps, and a record of what else affects their last bits."""
 
 import os
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ _DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def set_environment(setting: str) -> None:
-    """Set the environment variables of ``exact`` that are not set; call it before CUDA starts.
+    """Set the environment variables of ``exact`` unless they are set; call it before CUDA starts.
 
     Args:
         setting: ``exact`` or ``fast``, which sets none.
@@ -27,7 +27,7 @@ def set_environment(setting: str) -> None:
 
 @contextmanager
 def deterministic_kernels(setting: str) -> Iterator[None]:
-    """With ``exact``, have torch choose deterministic kernels within this block; restore it after.
+    """With ``exact``, make torch choose deterministic kernels within the block; then restore it.
 
     Raises:
         ConfigError: for an operation that has no deterministic kernel.
@@ -41,7 +41,8 @@ def deterministic_kernels(setting: str) -> Iterator[None]:
     was_warning = torch.is_deterministic_algorithms_warn_only_enabled()
     was_filling = memory.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True)
-    # That would write all new tensors twice, to find reads of memory that nothing wrote.
+    # Filling would write every new tensor twice; it only helps to find reads of uninitialized
+    # memory.
     memory.fill_uninitialized_memory = False
     try:
         yield
@@ -57,7 +58,7 @@ def deterministic_kernels(setting: str) -> Iterator[None]:
 
 
 def describe_arithmetic(device: torch.device, setting: str) -> dict[str, Any]:
-    """Return what the bits of this process' results depend on, besides settings and precision.
+    """Describe what the results of this process depend on, besides settings and precision.
 
     Args:
         device: where the model computes.
@@ -82,7 +83,7 @@ def describe_arithmetic(device: torch.device, setting: str) -> dict[str, Any]:
 
 
 def _driver_version() -> str:
-    """Return the version of NVIDIA's kernel module, as it says it."""
+    """Return the version that NVIDIA's kernel module reports."""
     try:
         return _DRIVER.read_text().splitlines()[0].removeprefix("NVRM version: ").strip()
     except (OSError, IndexError):

@@ -1,4 +1,4 @@
-"""Files and folders that exist in full or not at all, also after a crash or a power loss."""
+"""Files and folders that are written atomically, also in a crash or a power loss."""
 
 import hashlib
 import json
@@ -33,8 +33,8 @@ class FileRecord(NamedTuple):
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileRecord:
     """Write a safetensors file and force it to the disk.
 
-    The safetensors package does not write it: here hashing needs no second read, the tensors are
-    not copied, and both hashing and writing release the interpreter lock for the training thread.
+    This function is used instead of the safetensors package because it hashes without a second
+    read, does not copy the tensors, and releases the interpreter lock for the training thread.
 
     Args:
         path: file that must not exist.
@@ -93,14 +93,14 @@ def copy_file(source: Path, target: Path) -> None:
 
 
 def commit_folder(written: Path, final: Path) -> None:
-    """Give a fully written folder its final name, in one atomic step that survives a power loss."""
+    """Rename a fully written folder to ``final``, in one atomic step that survives a power loss."""
     sync(written)
     os.rename(written, final)
     sync(final.parent)
 
 
 def remove_folder(folder: Path, doomed: Path) -> None:
-    """Rename a folder to ``doomed`` and delete it: a kill leaves no half of it under its name."""
+    """Rename a folder to ``doomed``, then delete it, so that a kill leaves no partial folder."""
     os.rename(folder, doomed)
     shutil.rmtree(doomed)
 

@@ -29,10 +29,10 @@ def embed_rows(
 ) -> Tensor:
     """Return embeddings (N, D) of stored rows, float32, the same on every worker.
 
-    Each worker encodes a share of the rows and gathers the rest. No row is dropped or padded, with
-    any number of workers. Where ``read`` returns batches of documents, N counts their pairs. The
-    arithmetic is that of the surrounding ``embedding_precision``: the run's in its evaluations,
-    that of ``--precision`` in commands, and float32 outside of any.
+    Each worker encodes a share of the rows and gathers the rest. No row is dropped or added as
+    padding, whatever the number of workers. If ``read`` returns batches of documents, N counts
+    their pairs. The arithmetic is that of the surrounding ``embedding_precision``: the run's in its
+    evaluations, that of ``--precision`` in commands, and float32 outside of any.
 
     Args:
         encoder: it encodes in evaluation mode and keeps the mode it was in.
@@ -47,8 +47,8 @@ def embed_rows(
     encoder.eval()
     parts = [torch.zeros(0, encoder.width, device=device)]
     with torch.no_grad():
-        # The workers meet often, so that over millions of rows of different lengths no worker waits
-        # for another until a timeout.
+        # The workers gather often: over millions of rows of different lengths, one could otherwise
+        # wait for another until a timeout.
         for start in range(0, len(row_N), ROWS_AT_ONCE * collective.world):
             row_M = row_N[start : start + ROWS_AT_ONCE * collective.world]
             begin = len(row_M) * collective.rank // collective.world
@@ -64,7 +64,7 @@ def check_embeddings(embedding_ND: Tensor, name: str) -> None:
     """Check that all embeddings are finite.
 
     Raises:
-        ConfigError: that begins with ``name``, what the user calls the encoder.
+        ConfigError: beginning with ``name``, the user's name of the encoder.
     """
     if not embedding_ND.isfinite().all():
         raise ConfigError(
@@ -95,7 +95,7 @@ def embed_tokens(encoder: Encoder, batch: TokenBatch, *, max_tokens: int) -> Ten
             hidden = encoder(tokens).hidden_RLD
             entry_K, _ = entries_of_rows(indptr_R1, rows.cpu().numpy())
             index_K = torch.from_numpy(entry_K)
-            # Packed tokens have padding at their end alone.
+            # Packed tokens have padding only at the end.
             if isinstance(tokens, PackedTokens):
                 state_KD = hidden[: len(index_K)]
             else:

@@ -28,7 +28,7 @@ from raybio.training.collective import SingleProcess
 from raybio.training.embed import embed_rows, embed_tokens
 
 MAX_TOKENS_AT_ONCE = 16_384
-"""Tokens of a batch that is embedded without gradients, padding included."""
+"""Maximum tokens of a batch that is embedded without gradients, padding included."""
 
 _CARD = "README.md"
 
@@ -38,20 +38,20 @@ class InputEmbedder(ABC):
     """A model in a folder that turns the records of a file into rows of a table.
 
     Attributes:
-        folder: as ``save_pretrained`` writes it.
+        folder: a folder as ``save_pretrained`` writes it.
     """
 
     reads: ClassVar[str]
     """Kind of its inputs, in the plural."""
 
     row_noun: ClassVar[str]
-    """What a row of the table is, in the plural."""
+    """Noun for the rows of the table, in the plural."""
 
     record_kinds: ClassVar[tuple[str, ...]]
     """Kinds of records of which the quarantine may refuse a share; the first is an input."""
 
     rows_per_part: ClassVar[int] = 256
-    """Inputs that are embedded between two commits, by default: an input has many rows."""
+    """Default number of inputs between two commits; it is small, since an input has many rows."""
 
     folder: str
 
@@ -109,7 +109,7 @@ class InputEmbedder(ABC):
         folder = Path(self.folder)
         settings = asdict(self) | {"reads": self.reads}
         del settings["folder"]
-        # Hubs and file managers add hidden files, which no loader reads.
+        # Skip hidden files of hubs and file managers, which no loader reads.
         paths = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
         names = sorted(
             path.as_posix()
@@ -122,7 +122,7 @@ class InputEmbedder(ABC):
 
 
 def _is_loaded(folder: Path, name: str) -> bool:
-    """Return whether a file is not of weights for other programs, which share the hub's cache."""
+    """Return whether a file is loaded; the hub's cache also holds weights for other programs."""
     path = folder / name
     if "openvino" in Path(name).parts[:-1]:
         return False
@@ -171,9 +171,9 @@ class EmbeddingModel(InputEmbedder):
 
     @abstractmethod
     def input_lengths(self, contents: Iterable[pa.ChunkedArray], num_contents: int) -> InputLengths:
-        """Count the inputs that are longer than what is read of them.
+        """Count the inputs that are truncated.
 
-        Of many texts an even sample is counted.
+        For many texts, the count comes from an evenly spaced sample.
 
         Args:
             contents: blocks of inputs.
@@ -183,10 +183,10 @@ class EmbeddingModel(InputEmbedder):
     def embed(self, encoder: Encoder, contents: list[bytes]) -> np.ndarray:
         """Return the embeddings (R, D) of inputs, float32.
 
-        They are computed in the precision of the surrounding ``embedding_precision``, outside of
-        any in fp32, also where the run trained in another one, so that an export gives the same
-        embeddings on every machine. Scores of commands that embed with an export differ from those
-        of such a run's table accordingly.
+        They are computed in the precision of the surrounding ``embedding_precision``, or else in
+        fp32. This holds even if the run trained in another precision, so that an export gives the
+        same embeddings on every machine. Scores of commands that embed with an export may therefore
+        differ from the table of the run.
 
         Args:
             encoder: from ``load``.
@@ -206,17 +206,17 @@ class EmbeddingModel(InputEmbedder):
     def embed_table(
         self, encoder: Encoder, keys: pa.ChunkedArray, contents: list[bytes], dtype: np.dtype
     ) -> pa.Table:
-        """Return columns ``key`` and ``embedding``, a row an input."""
+        """Return columns ``key`` and ``embedding``, with one row per input."""
         embedding_RD = self.embed(encoder, contents)
         return pa.table({"key": keys, "embedding": embedding_column(embedding_RD, dtype)})
 
     def embed_token_table(
         self, encoder: Encoder, keys: pa.ChunkedArray, contents: list[bytes], dtype: np.dtype
     ) -> pa.Table:
-        """Return columns ``key``, ``position`` and ``embedding``, a row a token.
+        """Return columns ``key``, ``position`` and ``embedding``, with one row per token.
 
-        The embedding is the token's last hidden state. Positions count from 0 what the model reads
-        of an input: of proteins the residues, of texts all tokens, special ones included.
+        The embedding is the token's last hidden state. Positions count from 0: residues of a
+        protein, or all tokens of a text, special ones included.
         """
         batch = self.reader(encoder, contents)(np.arange(len(contents)))
         is_shown_T = self.shown_tokens(encoder, batch.token_T).numpy()

@@ -42,12 +42,12 @@ def compute_gradients(
     seed_of: Callable[[int], int],
     gradients: GradientSum | None = None,
 ) -> tuple[Tensor, Terms]:
-    """Give the model's parameters the gradient of the step.
+    """Compute the gradients of the step and store them in the model's parameters.
 
     Args:
         system: model and objective.
-        batch: this worker's shard of the step, best on the host: there it is cut without waiting
-            for a GPU.
+        batch: this worker's shard of the step, preferably on the host, where it is split without
+            waiting for a GPU.
         collective: the other workers.
         max_tokens: tokens that are encoded at once, padding included.
         gradient_caching: encode twice and keep the graph of one micro-batch at a time, not all.
@@ -72,7 +72,8 @@ def compute_gradients(
         else:
             step.run_plain()
     if system.objective.uses_rows:
-        # Workers add their terms in the order of the names, so a worker without rows has them, too.
+        # Workers sum their terms in the order of the names, so a worker without rows needs them
+        # too.
         for name in system.objective.row_terms:
             step.terms.setdefault(name, torch.zeros((), device=device))
     return step.loss, step.terms
@@ -116,7 +117,8 @@ class _Step:
 
     def run_plain(self) -> None:
         """Keep the graphs of all micro-batches until the coupling loss is known."""
-        # They share no casts: their one backward pass would add gradients in half precision.
+        # Micro-batches share no casts here: the single backward pass would add gradients in half
+        # precision.
         embeddings = []
         losses = []
         for number in range(len(self.micro_batches)):

@@ -1,9 +1,9 @@
 """Gradients of parameters, summed over the workers while the last backward pass still runs.
 
-The gradients of a step are views of flat buckets of about 32 MB, so that no bucket is put together
-or taken apart. In the step's last backward pass a bucket is sent when its last gradient is in it.
-Workers may cut their shards into different numbers of micro-batches, or have none: the order of the
-buckets is the same on all of them, and what backward did not send is sent after it.
+The gradients of a step are views of flat buckets of about 32 MB, so they are never copied into or
+out of a bucket. In the step's last backward pass, a bucket is sent once its last gradient is
+complete. Workers may have different numbers of micro-batches, or none. All send the buckets in the
+same order, and send those that are left after the backward pass.
 
 Shape letters: P parameters of a bucket.
 """
@@ -23,11 +23,11 @@ BUCKET_BYTES = 32 * 2**20
 
 
 class GradientSum:
-    """The gradients of a model's parameters, of the global batch.
+    """The gradients of a model's parameters for the global batch.
 
-    A parameter without gradient on some workers counts as zero there; without gradient on all of
-    them it has None. The resulting bits are the same on every worker. In fp32 they are those of a
-    sum after the backward pass.
+    A parameter without a gradient on some workers counts as zero there; without a gradient on any
+    worker, its gradient is None. The result is bit-identical on every worker. In fp32 it is also
+    bit-identical to a sum after the backward pass.
     """
 
     def __init__(
@@ -40,11 +40,11 @@ class GradientSum:
         """Make the buckets.
 
         Args:
-            parameters: in an order that is the same on every worker; frozen ones are ignored. Their
-                device and dtype must not change any more.
+            parameters: the parameters, in the same order on every worker; frozen ones are ignored.
+                Their device and dtype must not change afterwards.
             collective: the workers.
-            sent_as: ``bf16``: each worker's gradients are rounded to bf16 and added in bf16;
-                ``fp32``: they are sent as they are.
+            sent_as: ``bf16``: each worker's gradients are rounded to bf16 and summed in bf16;
+                ``fp32``: they are sent unchanged.
         """
         self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
         self._collective = collective
@@ -60,7 +60,7 @@ class GradientSum:
 
     @contextmanager
     def of_step(self) -> Iterator[None]:
-        """Context of all passes of a step; it begins without gradients and ends with their sums."""
+        """Context of all passes of a step: begin without gradients, and end with their sums."""
         for parameter in self._parameters:
             parameter.grad = None
         self._waits = []
@@ -86,7 +86,7 @@ class GradientSum:
 
     @contextmanager
     def last_backward(self) -> Iterator[None]:
-        """Context of the step's last backward pass on this worker; without it nothing overlaps."""
+        """Context of the step's last backward pass on this worker, which overlaps with the sums."""
         self._is_last = True
         try:
             yield
@@ -94,7 +94,7 @@ class GradientSum:
             self._is_last = False
 
     def _on_gradient(self, bucket: "_Bucket", index: int, _: Tensor) -> None:
-        """Note that a backward pass has added to a gradient, and start the sums that can start."""
+        """Record that a backward pass has added to a gradient; start the sums that are ready."""
         bucket.has_grad_P[index] = True
         if not self._is_last:
             return
@@ -104,7 +104,7 @@ class GradientSum:
                 each.count_missing()
         bucket.num_missing -= 1
         assert bucket.num_missing >= 0, "a gradient came after its bucket was complete"
-        # The workers gather in backward passes, too, in front of all buckets.
+        # Gathers of the backward pass come before all buckets on every worker.
         while (
             len(self._waits) < len(self._buckets)
             and self._buckets[len(self._waits)].num_missing == 0
@@ -117,7 +117,7 @@ class GradientSum:
         self._waits.append(self._collective.start_sum(bucket.flat, self._dtype))
 
     def _drop_missing(self) -> None:
-        """Take the gradient away from parameters that have none on any worker."""
+        """Set the gradient to None for parameters that have none on any worker."""
         parameters = [each for bucket in self._buckets for each in bucket.parameters]
         has_grad = [each for bucket in self._buckets for each in bucket.has_grad_P]
         num_workers = self._collective.host_sum(has_grad)
@@ -133,7 +133,7 @@ class _Bucket:
         parameters: P parameters of one dtype and device.
         flat: their gradients.
         has_grad_P: whether a parameter has a gradient on this worker.
-        num_missing: gradients that the last backward pass has still to add to.
+        num_missing: number of gradients that the last backward pass still has to reach.
     """
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
@@ -145,7 +145,7 @@ class _Bucket:
         for parameter, piece in zip(parameters, self.flat.split(sizes), strict=True):
             strides = torch.empty_like(parameter, device="meta").stride()
             self._gradients.append(piece.as_strided(parameter.shape, strides))
-        # Held, because a parameter gets another node when nobody holds the one it has.
+        # Keep a reference: otherwise the node is freed, and the parameter gets another one.
         self._nodes = [get_gradient_edge(parameter).node for parameter in parameters]
         self.has_grad_P: list[bool] = []
         self.num_missing = 0

@@ -41,7 +41,7 @@ Batches = Callable[[int], Iterator[tuple[int, TokenBatch]]]
 """first step -> this worker's shards of that step and all later ones, in order."""
 
 FIRST_REPORTED_STEPS = (1, 3, 10)
-"""Reported with any ``log_every_steps``: the first loss, and the speed once the data flows."""
+"""Steps that are always reported, for the first loss, and for the speed once the data flows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +57,10 @@ class Report:
             next start evaluates first, and reports the step again as a whole.
         is_checkpoint: whether a checkpoint of this step was saved.
         is_last: whether the run ends here.
-        reason: why it ends: ``finished``, ``early_stopping`` or ``stopped``.
+        reason: why the run ends: ``finished``, ``early_stopping`` or ``stopped``.
         precision: ``fp32``, ``tf32`` or ``bf16``.
-        best_step: in the last report, the step of the best weights, which the model then has; None
-            if it has those of ``step``.
+        best_step: in the last report, the step of the best weights if they were loaded into the
+            model; None if the model has the weights of ``step``.
     """
 
     step: int
@@ -74,7 +74,7 @@ class Report:
     is_evaluation_pending: bool = False
 
     def to_progress(self) -> dict[str, Any]:
-        """Return what the step's checkpoint holds of the report, as keyword arguments."""
+        """Return the part of the report that the checkpoint stores, as keyword arguments."""
         return {
             "step": self.step,
             "metrics": self.metrics,
@@ -201,7 +201,7 @@ class _Run:
             )
 
     def _warn_of_extra_evaluation(self) -> None:
-        """Warn if the last step of a run that is longer now has a say in its best weights."""
+        """Warn if a run was extended and its former last step may be chosen as the best one."""
         step = self.progress.step
         every = self.schedule.evaluate_every_steps
         is_extra = self.progress.evaluated_step == step and every > 0 and step % every != 0
@@ -256,8 +256,8 @@ class _Run:
             yield self._last_report("stopped")
             return
         if self._is_overdue():
-            # At the very start, after a signal between an update and its evaluation, or where
-            # max_steps was lowered to the step that the run has reached.
+            # This happens at step 0, after a signal between an update and its evaluation, or if
+            # max_steps was lowered to the current step.
             reported = {} if self.progress.report is None else self.progress.report["metrics"]
             report = Report(
                 step=step,
@@ -310,7 +310,7 @@ class _Run:
                 f"the stream brought step {step}, want {self.progress.step}: steps come in order"
             )
         launched = self.train_step.launch(step, batch)
-        # A GPU computes this step while the host waits for the metrics of the one before.
+        # A GPU computes this step while the host waits for the metrics of the previous one.
         self._read_step(meter)
         self.launched = launched
         self.progress.step = step + 1
@@ -338,10 +338,10 @@ class _Run:
             self.watch.observe_step(self.num_read, metrics)
 
     def _report(self, meter: Meter, reason: str, is_checkpoint_requested: bool) -> Report | None:
-        """Evaluate and save if that is due; return the report of the step, None if none is due."""
+        """Evaluate and save if due; return the report of the step, None if none is due."""
         step = self.progress.step
         schedule = self.schedule
-        # A stop does not wait for an evaluation; the next start makes up for it.
+        # A stop does not wait for an evaluation; the next start catches up on it.
         is_evaluation_due = self._is_evaluation_due(is_finished=reason == "finished")
         is_evaluation = is_evaluation_due and reason != "stopped"
         is_evaluation_pending = is_evaluation_due and reason == "stopped"
@@ -378,7 +378,7 @@ class _Run:
         return self._on_any_worker_each(condition)[0]
 
     def _on_any_worker_each(self, *conditions: Callable[[], bool]) -> list[bool]:
-        """Return for each condition whether it holds on any worker; the same on all of them."""
+        """Return, on all workers, whether each condition holds on any worker."""
         holds = [int(condition()) for condition in conditions]
         return [bool(total) for total in self.collective.host_sum(holds)]
 
@@ -435,7 +435,7 @@ class _Run:
         saved = self.checkpoints.load_newest(
             self.config, self.system.data_digest, changeable_settings(self.config), arithmetic
         )
-        # The first worker has written it; others may have other machines.
+        # Only the first worker wrote it; other workers may run on other machines.
         if saved is not None and self.collective.rank == 0:
             used = saved.manifest.get("arithmetic", {})
             is_strict = self.checkpoints.is_strict
@@ -467,14 +467,14 @@ class _Run:
             check_precision(decided, self.device)
             return decided
         name = resolve_precision(self.config.precision, self.device).name
-        # No driver has decided: workers on different machines take what all of them support.
+        # Without a decision of the driver, workers agree on what all their machines support.
         (num_fp32,) = self.collective.host_sum([name == "fp32"])
         return "fp32" if num_fp32 else name
 
     def _agree_on(self, step: int) -> None:
         """Check that all workers resume from one step.
 
-        A slow disk or bucket may show the newest checkpoint to some of them only.
+        On a slow disk or bucket, only some workers may see the newest checkpoint.
 
         Raises:
             ClusterError: if they do not; workers that are started again may agree.
@@ -489,7 +489,7 @@ class _Run:
             )
 
     def _save(self) -> bool:
-        """Save on rank 0: weights are equal on every worker, and a divided state is gathered.
+        """Save on rank 0, since weights are equal on every worker; gather a sharded state first.
 
         Return whether there is a checkpoint store.
         """
@@ -506,7 +506,7 @@ class _Run:
 
 
 def changeable_settings(config: TrainingConfig) -> tuple[str, ...]:
-    """Return the settings that may change when a run resumes: no finished step depends on them."""
+    """Return the settings that may change on resume, since no finished step depends on them."""
     settings = [
         "determinism",
         "optim.shard_state",

@@ -9,8 +9,8 @@ from raybio.core.batch import TokenBatch
 class Meter:
     """Losses of the last step, and rates since the last reading.
 
-    Tokens are counted without padding. The time in which the loop waits for input is part of the
-    whole; on a GPU, which still computes meanwhile, it costs less than that.
+    Tokens are counted without padding. Rates include the time in which the loop waits for input. A
+    GPU may still compute during this time, so it costs less than measured.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The description of a published method that the layers above the methods work with."""
+"""The description of a published method, for the layers above the methods."""
 
 import importlib
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ class PartEncoder(NamedTuple):
 
 
 class PredictorModule(NamedTuple):
-    """Where a method's predictions for new inputs are computed.
+    """The module that computes a method's predictions for new inputs.
 
     Attributes:
         record: name of the file in its export that only models with such a head have.
@@ -76,7 +76,7 @@ class Method:
         about: what it trains, in a sentence or two: the first lines of its help.
         config: class of its settings; the defaults are the paper's.
         demo: settings for the built-in default corpus on a laptop.
-        first_settings: paths of the settings that one changes first, which its help shows.
+        first_settings: paths of the settings that users change first; shown in its help.
         system: dotted path of the module that defines ``DEMO_CORPUS``, ``check``,
             ``input_lengths``, ``steps_per_epoch`` and ``build``, and optionally
             ``write_step_selection`` and ``published_recipe``.
@@ -85,12 +85,12 @@ class Method:
         step_metrics: evaluation metrics that comparisons plot over steps.
         comparison: setting and values that a run is compared with by default, as ``--compare``
             takes them.
-        part_encoder: how exports are recognized whose encoder embeds parts of inputs; None if it
+        part_encoder: how to recognize exports whose encoder embeds parts of inputs; None if it
             embeds whole inputs.
         embedding: dotted path of the module that defines ``read_embedding_model``; None for
             encoders of texts.
-        predictor: how exports with a head are recognized and read; None if it trains no head.
-        epoch_rows: what the rows are that an epoch has once each, in the plural.
+        predictor: how to recognize and read exports with a head; None if it trains no head.
+        epoch_rows: noun for the rows of an epoch, in the plural.
         citation: the paper, as Markdown, for model cards; empty if there is none.
     """
 
@@ -126,7 +126,7 @@ class Method:
         self._module.check(config, store)
 
     def input_lengths(self, config: Any, store: Any) -> list[Any]:
-        """Count the rows that are longer than what is read of them, without loading weights."""
+        """Count the rows that are truncated, without loading weights."""
         fetch_encoder(config)
         return self._module.input_lengths(config, store)
 
@@ -138,14 +138,14 @@ class Method:
     def published_recipe(self, config: Any, store: Any) -> str | None:
         """Return the recipe with the published settings of a store and configuration.
 
-        None if several may be meant, or none is: methods without ``published_recipe`` have recipes
-        for all their stores.
+        Return None if it is ambiguous or there is none. Recipes of methods without
+        ``published_recipe`` fit all stores of the method.
         """
         choose = getattr(self._module, "published_recipe", None)
         return None if choose is None else choose(config, store)
 
     def in_steps(self, config: C, store: Any) -> C:
-        """Return settings with the steps that their epochs are; see ``ScheduleConfig.in_steps``.
+        """Return settings with epochs converted to steps; see ``ScheduleConfig.in_steps``.
 
         Raises:
             RaybioError: the error with which ``build`` would end.
@@ -182,7 +182,7 @@ class Method:
     def read_embedding_model(
         self, folder: Path, pooling: "Pooling | None"
     ) -> "EmbeddingModel | None":
-        """Read how an encoder of inputs other than texts embeds; None if it is of another kind.
+        """Read how an encoder of non-text inputs embeds; None if the folder holds another encoder.
 
         Raises:
             ConfigError: if the folder is malformed, or its pooling is neither stated nor given.
@@ -192,7 +192,7 @@ class Method:
         return importlib.import_module(self.embedding).read_embedding_model(folder, pooling)
 
     def read_predictor(self, folder: Path) -> "Predictor | None":
-        """Read the head in an export, without its weights; None if it has none of this method.
+        """Read the head in an export, without its weights; None if it has no head of this method.
 
         Raises:
             ConfigError: if its records are damaged, or it has been trained for something else.

@@ -1,7 +1,7 @@
 """Micro-batches: a worker's shard cut into groups of sequences within a budget of tokens.
 
-A GPU reads them packed: end to end, without padding. A CPU, and an encoder that cannot read packed
-sequences, reads groups of similar length, padded: on a CPU that is faster.
+On a GPU they are packed: concatenated, without padding. On a CPU, where it is faster, and for
+encoders that cannot read packed sequences, they are padded groups of similar length.
 
 Shape letters: R sequences of the shard, M sequences of one micro-batch.
 """
@@ -26,7 +26,7 @@ CPU_OVERHEAD_TOKENS = 128
 """Cost of one more micro-batch on a CPU, in padded tokens that take as long to encode."""
 
 GPU_OVERHEAD_TOKENS = 2048
-"""The same on a GPU, which large groups fill better; an estimate, not measured."""
+"""The same on a GPU, which large groups utilize better; an estimate, not a measurement."""
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class MicroBatch(NamedTuple):
 
     Attributes:
         tokens: padded or packed, on the encoder's device.
-        embedding_rows: which embeddings of the whole batch they have, on that device.
+        embedding_rows: indices of their embeddings in the whole batch, on that device.
     """
 
     tokens: Tokens
@@ -56,7 +56,7 @@ def micro_batches(
     """
     if not batch.num_rows:
         return
-    # Evaluations are not compiled: they take little time, and are the same with either setting.
+    # Evaluations are not compiled: they take little time, and do not change with the setting.
     shape = encoder.static_shape if encoder.training else None
     is_packed = shape is not None or reads_packed(encoder, device)
     if shape is not None:
@@ -78,7 +78,7 @@ def micro_batches(
 
 
 def reads_packed(encoder: Encoder, device: torch.device) -> bool:
-    """Return whether an encoder's batches are packed; warn once where it cannot read them so."""
+    """Return whether an encoder's batches are packed; warn once if it cannot read packed ones."""
     is_wanted = device.type == "cuda" if encoder.packing == "auto" else encoder.packing
     reason = encoder.why_padded() if is_wanted else ""
     if reason:
@@ -99,7 +99,7 @@ def static_shape(
         return None
     reason = encoder.why_eager()
     if is_gpu:
-        # Padded, each sequence would be as long as the longest that the shape allows.
+        # With padding, each sequence would be as long as the longest that the shape allows.
         if precision.name != "bf16":
             reason = reason or f"attention pads packed sequences in {precision.name}; bf16 does not"
         if not all(map(reads_head_width, _head_widths(encoder))):

@@ -1,4 +1,4 @@
-"""Parts of objectives: one without a separable part, and masked language modeling as such a part.
+"""Building blocks of objectives: one without a separable part, and masked language modeling.
 
 Shape letters: R sequences, K masked tokens, V vocabulary, D width.
 """
@@ -35,7 +35,7 @@ class CouplingObjective:
     def row_loss(
         self, encoder: Encoder, encoded: Encoded, tokens: Tokens, num_labels: Tensor
     ) -> LossReport:
-        """Refuse: there is none, and ``uses_rows`` says so.
+        """Raise an error: there is no separable part, and ``uses_rows`` is False.
 
         Raises:
             NotImplementedError: always.
@@ -68,7 +68,7 @@ def masked_language_model(
         encoded: the encoder's output for ``tokens``.
         tokens: the micro-batch with its labels.
         num_labels: masked tokens of the global batch, from ``count_labels``.
-        weight: factor on the loss, but not on the logged term.
+        weight: factor of the loss; the logged term is not scaled.
     """
     state_KD = tokens.states_of_labels(encoded.hidden_RLD)
     logits_KV = at_least_fp32(encoder.token_logits(state_KD))

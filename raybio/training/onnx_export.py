@@ -25,10 +25,10 @@ from raybio.training.embedding_model import EmbeddingModel
 GRAPH = "model.onnx"
 
 MAX_DIFFERENCE = 1e-4
-"""Largest absolute difference of an embedding's numbers that a graph may have."""
+"""Largest accepted absolute difference between the numbers of an embedding."""
 
 MAX_BYTES_IN_GRAPH = 1_500_000_000
-"""More weights are a file of their own, ``model.onnx.data``: a graph's file has at most 2 GB."""
+"""Larger weights go into ``model.onnx.data``, since the file of a graph holds at most 2 GB."""
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
@@ -43,7 +43,7 @@ _WRITTEN = (
     "merges.txt",
     "chat_template.jinja",
 )
-"""Patterns of what an export writes: only a folder of these is replaced."""
+"""Name patterns of the files that an export writes; folders with other files are not replaced."""
 
 _MAX_ROWS = 65_536
 
@@ -132,7 +132,8 @@ def export_onnx(model: EmbeddingModel, directory: str | Path) -> float:
         cut = "right"
         if isinstance(encoder, TextEncoder):
             cut = encoder.tokenizer.truncation_side
-            # The files of some sentence encoders lack the lowercasing that the encoder does.
+            # The tokenizer files of some sentence encoders lack the lowercasing that the encoder
+            # applies.
             plain_tokenizer(encoder).save_pretrained(folder)
         else:
             for name in _TOKENIZER_FILES:
@@ -198,7 +199,7 @@ def _largest_difference(graph: _Graph, path: Path, max_tokens: int) -> float:
 def _batch(num_rows: int, length: int) -> tuple[Tensor, Tensor]:
     """Return token ids and mask (R, L); each row but the first has half the length."""
     generator = torch.Generator().manual_seed(0)
-    # All vocabularies have 20 tokens or more; which they are does not matter here.
+    # All vocabularies have at least 20 tokens; any of them will do here.
     token_RL = torch.randint(0, 20, (num_rows, length), generator=generator)
     mask_RL = torch.ones_like(token_RL)
     mask_RL[1:, -(-length // 2) :] = 0
@@ -207,7 +208,7 @@ def _batch(num_rows: int, length: int) -> tuple[Tensor, Tensor]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence remarks of torch's exporter that a user can do nothing about."""
+    """Silence messages of torch's exporter that users cannot act on."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -12,7 +12,7 @@ from raybio.training.settings import OptimConfig
 from raybio.training.sharded_optimizer import ShardedAdamW
 
 SHARDED_FROM = 650_000_000
-"""Trainable numbers from which on ``shard_state: auto`` divides the optimizer's state."""
+"""Number of trainable values from which ``shard_state: auto`` shards the optimizer's state."""
 
 
 def build_optimizer(
@@ -21,13 +21,13 @@ def build_optimizer(
     """Return AdamW (Loshchilov and Hutter, 2019) over the trainable parameters of ``model``.
 
     Tensors of fewer than two dimensions (biases, norms, learned temperatures) get no weight decay.
-    Scalars have a learning rate of their own, in a fixed proportion to the others': at an encoder's
+    Scalars have a learning rate in a fixed proportion to that of other parameters: at an encoder's
     rate they would hardly move.
 
     Args:
         model: its parameters are on their device.
         config: see ``OptimConfig``.
-        collective: workers that may divide the state; None: none.
+        collective: workers among which the state may be sharded; None: no sharding.
 
     Raises:
         ValueError: if the model has nothing to train.
@@ -108,7 +108,7 @@ def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float | None) -
         return torch.zeros((), device=known[0].device if known else None)
     norm = nn.utils.get_total_norm(gradients)
     if max_norm:
-        # In float64, as a Python number. A factor of 1 leaves all bits.
+        # Computed in float64, as with a Python number. A factor of 1 changes no bit.
         wide = norm.double()
         is_clipped = wide.isfinite() & (wide > max_norm)
         factor = torch.where(is_clipped, max_norm / wide, 1.0)

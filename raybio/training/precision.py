@@ -1,4 +1,4 @@
-"""The precision of matrix products: decided by the kind of machine, never by a measurement."""
+"""The precision of matrix products, decided by the hardware and never by a measurement."""
 
 import contextlib
 import contextvars
@@ -59,7 +59,8 @@ class Precision:
         Weights must not change in it. A backward pass adds the gradients of all uses of a shared
         cast in half precision.
         """
-        # Torch drops casts at the end of the outermost block. Disabled, this one casts nothing.
+        # Torch drops cached casts at the end of the outermost block. A disabled block casts
+        # nothing.
         return torch.autocast(self.device_type, enabled=False)
 
     @contextlib.contextmanager
@@ -67,8 +68,8 @@ class Precision:
         """Set torch to multiply float32 tensors in TF32 for ``tf32``, in float32 otherwise.
 
         Torch reads its settings when a product is computed: a backward pass needs the block, too.
-        The settings are those of the process. They are restored when its last block ends, whatever
-        the order in which the blocks of several threads end.
+        The settings are global to the process. They are restored when its last block ends, in
+        whatever order the blocks of several threads end.
         """
         _open_blocks.begin(self)
         try:
@@ -111,7 +112,7 @@ class _OpenBlocks:
     def _restore(self) -> None:
         torch.set_float32_matmul_precision(self._older)
         for setting, value in zip(_FLOAT32_SETTINGS, self._newer, strict=True):
-            # What was inherited from torch.backends.fp32_precision is inherited again.
+            # "none" inherits from torch.backends.fp32_precision again.
             setting.fp32_precision = "none"
             if setting.fp32_precision != value:
                 setting.fp32_precision = value
@@ -143,11 +144,11 @@ _of_embeddings: contextvars.ContextVar[Precision | None] = contextvars.ContextVa
 
 @contextlib.contextmanager
 def embedding_precision(precision: Precision) -> Iterator[None]:
-    """Within this block, ``embed_rows`` encodes in a precision: that of the run in evaluations.
+    """Make ``embed_rows`` encode in ``precision`` within the block; evaluations use the run's.
 
-    It concerns encoders only. Scores, probes and ranks multiply float32 tensors in float32, unlike
-    in a block of ``torch.autocast``. Like autocast it is a context and no argument: between the
-    loop, which knows the precision, and ``embed_rows`` lies the code of each method's evaluation.
+    It affects encoders only. Unlike in a block of ``torch.autocast``, scores, probes and ranks
+    multiply float32 tensors in float32. It is a context instead of an argument because each
+    method's evaluation code lies between the loop, which knows the precision, and ``embed_rows``.
     """
     token = _of_embeddings.set(precision)
     try:

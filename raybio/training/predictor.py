@@ -14,11 +14,11 @@ from raybio.store.quarantine import SkippedRecord
 
 
 class InputPrediction(NamedTuple):
-    """What is predicted for one input.
+    """The prediction for one input.
 
     Attributes:
         key: id of the input.
-        value: the row of the output by column, or a list of rows.
+        value: a row of the output, as a mapping by column, or a list of rows.
     """
 
     key: str
@@ -26,12 +26,12 @@ class InputPrediction(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """Inputs that were read once and are sound.
+    """Inputs that have been read and validated.
 
     Attributes:
         blocks: function that returns them in order, in blocks that fit in memory.
         remarks: lines about inputs that are skipped or cut.
-        source: what a method's own writers need to know of them.
+        source: data about the inputs that a method's own writers need.
     """
 
     blocks: Callable[[], Iterator[Any]]
@@ -55,7 +55,7 @@ class Predictor(ABC):
     """
 
     row_noun: ClassVar[str]
-    """What a row of the output is, in the plural."""
+    """Noun for the rows of the output, in the plural."""
 
     folder: Path
 
@@ -76,7 +76,7 @@ class Predictor(ABC):
         """Read and check files, without loading weights.
 
         Args:
-            files: of a kind that the class names.
+            files: files of a kind that the class reads.
             max_bad_share: maximum fraction of invalid records.
             strip_stop: remove one ``*`` at the end of a protein; False for other inputs.
 

@@ -1,4 +1,4 @@
-"""Batches that a thread makes while a GPU computes earlier ones."""
+"""Prefetching of batches in a thread while a GPU computes earlier ones."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -14,8 +14,8 @@ DEPTH = 2
 def prefetched(batches: Batches) -> Batches:
     """Return the same batches in the same order, made ahead by a thread.
 
-    The host waits for a GPU most of the time, and the thread collates meanwhile. On a CPU both
-    would compute in turns, which gains nothing.
+    The thread collates while the host waits for a GPU. On a CPU there is no gain, since both would
+    take turns.
     """
 
     def ahead(first_step: int) -> Iterator[tuple[int, TokenBatch]]:

@@ -21,7 +21,7 @@ class Progress:
         num_evaluations_without_improvement: evaluations since that value.
         best_step: step after the start with the best value of ``schedule.best_metric``; its
             checkpoint is kept.
-        best_step_metric: that value.
+        best_step_metric: the value at ``best_step``.
         num_skipped: steps skipped by ``on_nonfinite``.
         precision: ``fp32``, ``tf32`` or ``bf16``.
         report: the report of ``step``, as keyword arguments of ``Report``; None before the first.
@@ -47,7 +47,7 @@ def has_stopped_improving(progress: Progress, schedule: ScheduleConfig) -> bool:
 
 
 def update_best(progress: Progress, schedule: ScheduleConfig, metrics: Mapping[str, float]) -> None:
-    """Record an evaluation: whether it is the best, and of which step the best weights are."""
+    """Record an evaluation, and update the best values and the step of the best weights."""
     stopping = _value(schedule, metrics, "early_stopping_metric")
     if stopping is not None and _is_better(stopping, progress.best_metric):
         progress.best_metric = stopping
@@ -56,7 +56,7 @@ def update_best(progress: Progress, schedule: ScheduleConfig, metrics: Mapping[s
         progress.num_evaluations_without_improvement += 1
     kept = _value(schedule, metrics, "keep_best")
     kept = stopping if kept is None else kept
-    # The start is the table's initial encoder, and no result of training.
+    # Step 0 is the initial encoder of the table, not a result of training.
     if progress.step and kept is not None and _is_better(kept, progress.best_step_metric):
         progress.best_step_metric = kept
         progress.best_step = progress.step
@@ -78,5 +78,5 @@ def _value(schedule: ScheduleConfig, metrics: Mapping[str, float], setting: str)
 
 
 def _is_better(value: float, best: float | None) -> bool:
-    """Whether a value is above the best one; an undefined value (NaN) never is."""
+    """Return whether a value is above the best one; an undefined value (NaN) never is."""
     return value > (-math.inf if best is None else best)

@@ -1,4 +1,4 @@
-"""Checkpoints of a run in a bucket: uploaded in the background, fetched once a node.
+"""Checkpoints of a run in a bucket: uploaded in the background, fetched once per node.
 
     <run>/checkpoints/step-00000100-483920175/
         metrics.jsonl          the run's log up to this step
@@ -7,8 +7,8 @@
         state.json
         manifest.json          written last: a checkpoint without it does not exist
 
-The number at the end of the name is drawn anew for each upload. So a process that was left behind
-by an earlier start never changes a checkpoint of a later one.
+The number at the end of the name is random for each upload, so that a process left over from an
+earlier start never changes a checkpoint of a later one.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ _log = logging.getLogger(__name__)
 
 
 class Request(NamedTuple):
-    """What an upload has to bring to the bucket: checkpoints of this process, the newest last."""
+    """The checkpoints of this process that an upload must bring to the bucket, the newest last."""
 
     folders: tuple[Path, ...]
     protected_step: int | None
@@ -62,8 +62,8 @@ class Request(NamedTuple):
 class RemoteCheckpoints:
     """The checkpoints of one run in a bucket, for one process of this run.
 
-    Any number of processes read. One writes: a thread uploads the newest checkpoint, and the best
-    one that it refers to; it leaves out those that became old while another was uploaded.
+    Any number of processes read, and one writes. Its thread uploads the newest checkpoint and the
+    best one that it refers to; it skips checkpoints that became old during another upload.
     """
 
     def __init__(
@@ -86,11 +86,12 @@ class RemoteCheckpoints:
             fetched: local folder of fetched checkpoints, which processes of a node share.
             keep: number of newest checkpoints that are kept.
             check_lease: raises ClusterError if another driver holds the run.
-            on_change: gets the manifests of all checkpoints in the bucket, by name, after a change.
+            on_change: called with the manifests of all checkpoints in the bucket, by name, after a
+                change.
             last_reported_step: returns the step of the last report in ``log``.
             log: the log of this process.
-            before_commit: called when all of a checkpoint but its manifest is in the bucket;
-                returns when what must be there together with it is.
+            before_commit: called when all files of a checkpoint but its manifest are in the bucket;
+                returns when everything that must accompany the checkpoint is there.
             retry_delays_seconds: pauses after a failed upload.
         """
         self.bucket = bucket
@@ -160,7 +161,7 @@ class RemoteCheckpoints:
         return None
 
     def mark_damaged(self, name: str) -> None:
-        """Have a checkpoint deleted that proved to be damaged, after the next upload."""
+        """Mark a damaged checkpoint for deletion after the next upload."""
         self._known_damaged.add(name)
 
     def upload(self, folder: Path, protected: Path | None, protected_step: int | None) -> None:
@@ -200,7 +201,7 @@ class RemoteCheckpoints:
         self.raise_failure()
 
     def wait_for(self, step: int) -> None:
-        """Return when no upload of a step is left to do; newer ones may be.
+        """Return when the uploads of a step are complete; newer ones may be in progress.
 
         Raises:
             ClusterError: as ``wait``; once.
@@ -284,10 +285,11 @@ class RemoteCheckpoints:
 
     def _upload(self, folder: Path) -> None:
         step = step_of_name(folder.name)
-        # ``secrets`` is not needed, and the generators of training are left alone.
+        # The generators of training must not be used, and ``secrets`` is not needed.
         name = f"step-{step:08d}-{random.SystemRandom().randrange(10**8, 10**9)}"
         self._wait_for_report(step)
-        # A copy, since the loop goes on writing. The log that is read again has whole lines alone.
+        # Copy the log, since the loop continues to write it. Readers of the copy skip a partial
+        # line.
         shutil.copyfile(self._log_file, folder / LOG)
         for file in (LOG, *FILES):
             self.bucket.upload(folder / file, f"checkpoints/{name}/{file}")
@@ -305,7 +307,7 @@ class RemoteCheckpoints:
         """Return when the log has the step: the loop writes its report after it has saved.
 
         Raises:
-            ClusterError: if the process ends before.
+            ClusterError: if the process ends first.
         """
         while self._last_reported_step() < step:
             self._check_open()
@@ -316,16 +318,16 @@ class RemoteCheckpoints:
             raise ClusterError("the process has ended before")
 
     def _prune(self, request: Request) -> None:
-        """Delete what is neither among the newest nor protected, damaged, or half uploaded."""
+        """Delete old checkpoints that are not protected, and damaged or partially uploaded ones."""
         files_by_name = _list_files(self.bucket)
-        # In this order: what was listed before is no upload of a later driver.
+        # List first, then check the lease, so that no listed upload is a later driver's.
         self._check_lease()
         sound = [
             name
             for name, files in files_by_name.items()
             if {MANIFEST, *FILES} <= files and name not in self._known_damaged
         ]
-        # An earlier start may have left the same step: this process' own is known to be whole.
+        # Prefer this process's own checkpoint, known to be whole, to one of an earlier start.
         own = set(self._uploaded.values())
         name_by_step: dict[int, str] = {}
         for name in sorted(sound, key=lambda name: name in own):
@@ -351,7 +353,7 @@ class RemoteCheckpoints:
         unfinished = folder.with_name(f".fetching-{name}")
         unfinished.mkdir(exist_ok=True)
         for file in (MANIFEST, *FILES, *({LOG} & present)):
-            # Not again: an earlier try may have ended in the middle.
+            # Skip files that an earlier, interrupted try has downloaded.
             if (unfinished / file).exists():
                 continue
             source = f"checkpoints/{name}/{file}"
@@ -379,7 +381,7 @@ def delete_all_but_newest_in(bucket: BucketFolder) -> None:
 
 
 def _list_files(bucket: BucketFolder) -> dict[str, set[str]]:
-    """Return the files of each checkpoint by its name, newest first, half ones included."""
+    """Return the files of each checkpoint by its name, newest first, including incomplete ones."""
     files_by_name: dict[str, set[str]] = {}
     for info in bucket.list("checkpoints"):
         name, _, file = info.name.removeprefix("checkpoints/").partition("/")
@@ -390,7 +392,7 @@ def _list_files(bucket: BucketFolder) -> dict[str, set[str]]:
 
 
 def _delete(bucket: BucketFolder, name: str, files: set[str]) -> None:
-    # The manifest first: half of a checkpoint is none.
+    # Delete the manifest first: a checkpoint without it does not exist.
     bucket.delete(f"checkpoints/{name}/{MANIFEST}")
     bucket.delete([f"checkpoints/{name}/{file}" for file in sorted(files - {MANIFEST})])
 
@@ -405,9 +407,9 @@ def _digests(manifest: bytes) -> dict[str, str]:
 
 
 def restore_log(checkpoint: Path, log: Path) -> None:
-    """Put the log that came with a fetched checkpoint in place of a worker's own."""
+    """Replace a worker's log by the one that came with a fetched checkpoint."""
     with contextlib.suppress(FileNotFoundError):
-        # A new file, so that a reader sees that it has to begin again.
+        # Write a new file, so that a reader notices that it has to start over.
         replace_bytes(log, (checkpoint / LOG).read_bytes())
 
 
@@ -427,7 +429,7 @@ def last_step_of_log(log: Path) -> int:
             start = max(0, end - num_bytes)
             file.seek(start)
             lines = file.read(end - start).rpartition(b"\n")[0].splitlines()
-            # The first line is a part of one, unless the log begins with it.
+            # The first line is partial unless it is the beginning of the log.
             for line in reversed(lines[start > 0 :]):
                 # Lines that a power loss has damaged are skipped, as by the readers of the log.
                 with contextlib.suppress(ValueError, RecursionError):

@@ -12,14 +12,14 @@ EXACT_ENVIRONMENT = {
     "TORCHINDUCTOR_DETERMINISTIC": "1",
     "NCCL_ALGO": "Ring",
 }
-"""Environment variables of ``determinism: exact``; what is set already stays.
+"""Environment variables of ``determinism: exact``; variables that are already set are kept.
 
 They are read when cuBLAS starts, torch's compiler is imported and the first collective is called.
 """
 
 
 COMPLETE = ("finished", "early_stopping")
-"""Reasons and statuses of a run that came to its end."""
+"""Reasons and statuses of a complete run."""
 
 
 class ScheduleConfig(BaseConfig):
@@ -87,7 +87,7 @@ class ScheduleConfig(BaseConfig):
         return self.max_epochs is not None or self.evaluate_every_epochs is not None
 
     def in_steps(self, steps_per_epoch: float) -> "ScheduleConfig":
-        """Return the schedule with the steps that its epochs are.
+        """Return the schedule with epochs converted to steps.
 
         Args:
             steps_per_epoch: steps in which every row is an anchor once; may be fractional. The last
@@ -95,7 +95,7 @@ class ScheduleConfig(BaseConfig):
         """
         steps = {}
         if self.max_epochs is not None:
-            # 3 epochs of 10/3 steps are 10 steps, also in floating point.
+            # Guard against rounding: 3 epochs of 10/3 steps must be 10 steps.
             steps["max_steps"] = max(1, math.ceil(self.max_epochs * steps_per_epoch - 1e-6))
         if self.evaluate_every_epochs is not None:
             steps["evaluate_every_steps"] = max(
@@ -105,14 +105,14 @@ class ScheduleConfig(BaseConfig):
 
     @property
     def best_metric(self) -> str | None:
-        """The metric of the weights that are kept as the best; None: the last weights are."""
+        """The metric that selects the best weights; None: the last weights are kept."""
         return self.keep_best or self.early_stopping_metric
 
 
 class MemoryConfig(BaseConfig):
     """Sizes of what is computed at once. They change memory and time, not the result.
 
-    With dropout, other micro-batches draw other masks.
+    The exception is dropout, whose masks depend on the micro-batches.
     """
 
     max_tokens_per_micro_batch: int = Field(

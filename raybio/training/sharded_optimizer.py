@@ -1,8 +1,8 @@
-"""AdamW whose state is divided between the workers (ZeRO-1: Rajbhandari et al., 2020).
+"""AdamW whose state is sharded over the workers (ZeRO-1: Rajbhandari et al., 2020).
 
-Every parameter has an owner. Its owner alone holds its moments, updates it, and sends it to the
-other workers. They have the same gradients and AdamW is elementwise, so the weights have the bits
-of an optimizer that is whole on each worker.
+Every parameter has an owner. Only the owner holds its moments, updates it, and sends it to the
+other workers. All workers have the same gradients and AdamW is elementwise, so the weights are
+bit-identical to those of an unsharded optimizer.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 class ShardedAdamW(torch.optim.AdamW):
     """AdamW over all parameters, with the state of those that this worker owns.
 
-    Its groups are those of ``torch.optim.AdamW``. All workers call ``step`` and ``gather_state``
+    Parameter groups are as in ``torch.optim.AdamW``. All workers call ``step`` and ``gather_state``
     together.
     """
 
@@ -29,9 +29,9 @@ class ShardedAdamW(torch.optim.AdamW):
         """Choose the owners.
 
         Args:
-            groups: of parameters, the same on every worker.
+            groups: parameter groups, the same on every worker.
             collective: the workers.
-            options: of AdamW.
+            options: options of AdamW.
         """
         super().__init__(groups, **options)
         self._collective = collective
@@ -39,7 +39,7 @@ class ShardedAdamW(torch.optim.AdamW):
         self._owner_by_parameter = owners(parameters, collective.world)
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update the own parameters, and copy those of the other workers."""
+        """Update the parameters of this worker, and receive those of the other workers."""
         for parameter, owner in self._owner_by_parameter.items():
             if owner != self._collective.rank:
                 # AdamW skips it, and makes no state for it.
@@ -53,7 +53,7 @@ class ShardedAdamW(torch.optim.AdamW):
             wait()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the state of the own parameters from that of all."""
+        """Load the state of this worker's parameters from the state of all parameters."""
         own = set()
         for saved, group in zip(state_dict["param_groups"], self.param_groups, strict=True):
             for index, parameter in zip(saved["params"], group["params"], strict=True):
@@ -63,9 +63,9 @@ class ShardedAdamW(torch.optim.AdamW):
         super().load_state_dict(state_dict | {"state": entries})
 
     def gather_state(self) -> dict[nn.Parameter, dict[str, Tensor]]:
-        """Return the state of all parameters on the first worker, that of others on the CPU.
+        """Return the state of all parameters on the first worker, and nothing on the others.
 
-        Other workers return an empty dictionary.
+        The state that other workers own is on the CPU.
         """
         rank = self._collective.rank
         parameters = list(self._owner_by_parameter)
@@ -87,7 +87,7 @@ class ShardedAdamW(torch.optim.AdamW):
 
 
 def owners(parameters: Iterable[nn.Parameter], world: int) -> dict[nn.Parameter, int]:
-    """Return the owner of each parameter: the largest first, to the worker that has least."""
+    """Assign each parameter, the largest first, to the worker that owns least so far."""
     num_owned_W = [0] * world
     owner_by_parameter = {}
     for parameter in sorted(parameters, key=lambda parameter: -parameter.numel()):

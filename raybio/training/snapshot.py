@@ -27,8 +27,8 @@ class BaseWeights(NamedTuple):
     """Frozen weights below adapters, which checkpoints leave out: the encoder's source has them.
 
     Attributes:
-        names: of the parameters.
-        sha256: see ``core.digest.weights_digest``.
+        names: names of the parameters.
+        sha256: digest of the weights; see ``core.digest.weights_digest``.
     """
 
     names: frozenset[str]
@@ -36,7 +36,7 @@ class BaseWeights(NamedTuple):
 
     @classmethod
     def of(cls, model: nn.Module) -> Self | None:
-        """Return those of a freshly built model; None for a model without adapters."""
+        """Return the base weights of a freshly built model; None for a model without adapters."""
         weights = source_weights(model)
         if not weights:
             return None
@@ -51,9 +51,9 @@ class TrainingState:
         model: the trained module; parameters and persistent buffers are saved.
         optimizer: over parameters of ``model``.
         extra: the loop's own state; plain JSON.
-        base: weights of ``model`` that are not saved; None: all are.
-        optimizer_state: state of all parameters, gathered from the workers; None: ``optimizer`` has
-            it.
+        base: weights of ``model`` that are not saved; None: all weights are saved.
+        optimizer_state: state of all parameters, gathered from the workers; None: ``optimizer``
+            holds it.
     """
 
     model: nn.Module
@@ -184,7 +184,7 @@ class Staging:
         self._held = {name: self._buffer(name, tensor) for name, tensor in tensors.items()}
         for name, tensor in tensors.items():
             if tensor.is_cpu and tensor.is_contiguous():
-                # One thread saturates the memory. The copy of torch would wait until all its
+                # One thread saturates the memory bandwidth. torch's copy would wait until all its
                 # threads are scheduled.
                 np.copyto(tensor_bytes(self._held[name]), tensor_bytes(tensor))
             else:

@@ -30,9 +30,9 @@ class LaunchedStep:
         """Start to copy the metrics to the host.
 
         Args:
-            names: of the metrics.
+            names: names of the metrics.
             values: the metrics, on the device.
-            complete: checks them, and adds what the host knows.
+            complete: function that checks them and adds metrics of the host.
         """
         self._names = names
         self._complete = complete
@@ -66,7 +66,7 @@ class TrainStep:
 
     Attributes:
         optimizer: AdamW over the model.
-        num_skipped: steps skipped because of a non-finite gradient, of those that were read.
+        num_skipped: steps, among those read, that were skipped because of a non-finite gradient.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class TrainStep:
             batch: on the host.
 
         Returns:
-            Its metrics, to be read.
+            The step, whose metrics are still to be read.
 
         Raises:
             ConfigError: for an operation without a deterministic kernel and ``determinism: exact``.
@@ -129,7 +129,7 @@ class TrainStep:
         num_tokens = torch.full((), len(batch.token_T), device=loss.device)
         shares = {"loss": loss, **terms, "tokens": num_tokens}
         names = sorted(shares)
-        # One collective, in an order that is the same on every worker.
+        # One collective operation, with the terms in the same order on every worker.
         totals = self.collective.all_sum(torch.stack([shares[name].double() for name in names]))
         gradient_norm = clip_gradients(parameters, self.config.optim.max_grad_norm)
         rate = learning_rate(step, self.config.schedule.max_steps, self.config.optim)

@@ -21,7 +21,7 @@ from raybio.training.embedding_model import EmbeddingModel, check_values, settle
 
 
 class TextEmbeddingModel(EmbeddingModel):
-    """A folder of a text encoder."""
+    """A text encoder in a folder."""
 
     reads: ClassVar[Literal["proteins", "texts"]] = "texts"
     row_noun: ClassVar[str] = "texts"
@@ -57,7 +57,7 @@ class TextEmbeddingModel(EmbeddingModel):
         return read
 
     def input_lengths(self, contents: Iterable[pa.ChunkedArray], num_contents: int) -> InputLengths:
-        """Count the texts that are longer than what is read; of many texts, an even sample."""
+        """Count the texts that are truncated; for many texts, from an evenly spaced sample."""
         reader = self._text_reader
         tokenize = TokenizerSource.of(reader.tokenizer).tokenize
         max_counted = max(1, MAX_COUNTED_TEXTS // num_contents)

@@ -162,7 +162,7 @@ def pairs(
 
 
 def parse_by_ray_data(workers: int, files: Sequence[Path], parts: Path) -> "list[FileReport]":
-    """Parse files of MEDLINE by Ray Data, and return a report of each in the given order.
+    """Parse files of MEDLINE by Ray Data, and return the report of each file in the given order.
 
     Raises:
         ClusterError: if a node does not see a file or the folder of the parts, or sees another one.
@@ -178,7 +178,7 @@ def parse_by_ray_data(workers: int, files: Sequence[Path], parts: Path) -> "list
             report = FileReport(**json.loads(row["report"]))
             report_by_path[report.path] = report
             if report.part and not Path(report.part).is_file():
-                # The node has a folder of that name to itself.
+                # The node has its own folder of that name.
                 missing = report.part
         if missing:
             raise ClusterError(
@@ -196,8 +196,9 @@ def _parse_row(parts: str, row: dict[str, str]) -> dict[str, str]:
     answer = {"report": "", "missing": "", "node": platform.node()}
     for path in (row["path"], parts):
         if not os.path.exists(path):
-            # A file that only this node lacks must not count as a broken one, which is skipped.
+            # A file that is missing only on this node must not count as a broken file, which is
+            # skipped.
             return answer | {"missing": path}
     report = parse_file(row["path"], parts)
-    # As text: reports differ in what they hold, and Arrow wants one type for all.
+    # Return the report as text, since reports differ in their fields and Arrow needs one type.
     return answer | {"report": json.dumps(report._asdict())}

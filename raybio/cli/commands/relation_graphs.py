@@ -171,7 +171,7 @@ def word_maps(
     from raybio.store.store import open_store
 
     sentences = open_store(store, WordStore)
-    # A store that does not exist is refused without torch, which these import.
+    # Imported after the store is checked, since these modules import torch.
     from raybio.methods.relation_graphs.evaluation.plots import plot_word_maps, write_word_maps
     from raybio.methods.relation_graphs.evaluation.word_map import word_maps as lay_out
 

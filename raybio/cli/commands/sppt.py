@@ -87,7 +87,7 @@ def link_samples(
         evaluated = evaluate_link_samples(folders, store, report=print, **settings)
     settings["precision"] = precision
     for folder, score_by_measure in evaluated.items():
-        # Baselines have a name and no folder.
+        # Baselines have a name but no folder.
         name = name_by_folder.get(folder, folder)
         cells = []
         for measure, score in score_by_measure.items():
@@ -109,7 +109,7 @@ def _check_has_texts(path: Location) -> None:
     """Refuse a prepared store of anything but articles, before a model is read.
 
     Raises:
-        ConfigError: with what to do instead.
+        ConfigError: with advice on what to do instead.
         StoreError: for a store that cannot be read.
     """
     from raybio.methods.sppt.articles.store import LinkedTextStore

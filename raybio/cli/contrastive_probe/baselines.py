@@ -34,7 +34,7 @@ from raybio.runtime.model_paths import model_source
 
 DEFAULTS = DecodeConfig()
 
-# These options have no default value, so that one that has no effect can be refused.
+# These options have no default value, so that options without effect can be refused.
 HELP = {
     name: f"x-factr: {meaning}; default: {getattr(DEFAULTS, name)}"
     for name, meaning in meanings(DecodeConfig).items()

@@ -88,11 +88,11 @@ def search_saved(
     k: int,
     folder: Path,
 ) -> "list[list[NearestName]]":
-    """Return the nearest names of each query in a saved index, which is built if there is none.
+    """Return the nearest names of each query in a saved index, which is built if it is missing.
 
     Raises:
-        ConfigError: if faiss is not installed, or there is one name only.
-        StoreError: if the index is damaged, or of another model, pooling or other names.
+        ConfigError: if faiss is not installed, or there is only one name.
+        StoreError: if the index is damaged, or has another model, pooling or other names.
     """
     import numpy as np
     import pyarrow as pa

@@ -19,42 +19,45 @@ from raybio.runtime.cluster.resources import Node, Resources, check_resources
 from raybio.training.settings import EXACT_ENVIRONMENT
 
 LOCAL_STARTS = 6
-"""Each of them may take Ray's 30 s, which a busy machine exceeds."""
+"""Number of tries to start Ray; each may fail after Ray's 30 s, which a busy machine exceeds."""
 
 MAX_TEMPORARY_PATH = 39
-"""Bytes of Ray's temporary folder: a socket's path holds 107, and Ray adds up to 68, as in
+"""Maximum length in bytes of the path of Ray's temporary folder.
+
+The path of a socket holds 107 bytes, of which Ray adds up to 68, as in
 ``/ray/session_2026-11-29_03-00-25_742806_1234567/sockets/plasma_store``.
 """
 
 
 _TRAIN_DEFAULTS = {
-    # Ray's own: 600 s, and 2 s.
+    # Ray's defaults are 600 s and 2 s.
     "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "120",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "1",
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "180",
-    # Relative paths in a configuration keep their meaning in the workers.
+    # Keep the working directory in the workers, so that relative paths in a configuration are
+    # valid.
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Training is what the machine is for; Ray would run its workers at 15.
+    # The machine is there for training, but Ray would run its workers with niceness 15.
     "RAY_worker_niceness": "0",
-    # ray.init would wait for a first worker on each CPU: for ever, and deaf to signals, if one of
-    # them is killed before it is there.
+    # ray.init would wait for a first worker on each CPU, and hang, ignoring signals, if one of them
+    # is killed early.
     "RAY_prestart_worker_first_driver": "0",
-    # A command shows control characters of what it prints, and those of Ray's colors, too.
+    # A command escapes control characters in its output, so Ray's colors would show as text.
     "RAY_COLOR_PREFIX": "0",
-    # A sweep says itself what its trials do, and ends in order on Ctrl-C.
+    # A sweep prints its own progress, and handles Ctrl-C itself.
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-    # A trial that fails before its first evaluation has no metric; Tune would end the whole sweep
-    # for that.
+    # A trial that fails before its first evaluation has no metric; Tune would then end the whole
+    # sweep.
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     "RAY_AIR_NEW_OUTPUT": "0",
 }
 
 
 _BARRIER_TIMEOUT = "RAY_TRAIN_COLLECTIVE_TIMEOUT_S"
-"""Ray's name of the time that workers wait for each other at a report; its own is none at all."""
+"""Ray's variable for the time that workers wait for each other at a report; Ray sets no limit."""
 
 
 COLLECTIVE_TIMEOUT = "RAYBIO_COLLECTIVE_TIMEOUT_SECONDS"
@@ -62,7 +65,7 @@ COLLECTIVE_TIMEOUT = "RAYBIO_COLLECTIVE_TIMEOUT_SECONDS"
 
 
 DEFAULT_COLLECTIVE_TIMEOUT_SECONDS = 1800
-"""A worker that dies ends the wait at once; only one that hangs makes others wait so long."""
+"""Applies only to a worker that hangs: one that dies ends the wait of the others at once."""
 
 
 _QUIET = {"RAY_DATA_DISABLE_PROGRESS_BARS": "1", "RAY_TRAIN_ENABLE_PRINT_PATCH": "0"}
@@ -117,27 +120,28 @@ def connected(
     threads: int | None = None,
     verbose: bool = False,
 ) -> Iterator[Resources]:
-    """Connect to the cluster that ``RAY_ADDRESS`` names, or start one of this machine alone.
+    """Connect to the cluster that ``RAY_ADDRESS`` names, or start one on this machine only.
 
-    A connection that is there already is used and left.
+    An existing connection is used and left open.
 
     Args:
         num_workers: training workers that will be started.
         cpus_per_worker: see ``check_resources``.
         use_gpu: see ``check_resources``.
-        threads: that each worker computes with; None: as many as its CPUs.
+        threads: compute threads of each worker; None: as many as its CPUs.
         verbose: show Ray's own logs and progress bars.
 
     Raises:
-        ClusterError: for a plan that does not fit, before Ray starts where that can be known; or if
-            Ray cannot start.
+        ClusterError: for a plan that does not fit, if possible before Ray starts; or if Ray cannot
+            start.
     """
     planned = check_plan(num_workers, cpus_per_worker, use_gpu)
     if threads is None and planned is not None:
         threads = planned.threads_per_worker
     with started(threads=threads, verbose=verbose):
         resources = check_resources(num_workers, cpus_per_worker, cluster_nodes(), use_gpu)
-        # CPUs of a cluster say nothing of a node's: there the workers count their own.
+        # The CPUs of a cluster do not tell those of a node, so workers of a cluster count their
+        # own.
         yield replace(resources, threads_per_worker=threads)
 
 
@@ -153,10 +157,10 @@ def cluster_nodes() -> list[Node]:
 def started(
     *, threads: int | None, with_dashboard: bool = False, verbose: bool = False
 ) -> Iterator[None]:
-    """Start Ray or join its cluster for the time of the context, without a check of resources.
+    """Start Ray or join its cluster for the duration of the context, without checking resources.
 
     Args:
-        threads: that processes of a local cluster compute with; None: as they choose.
+        threads: compute threads of processes of a local cluster; None: they choose.
         with_dashboard: start the dashboard of a local cluster too, on loopback.
         verbose: show Ray's own logs and progress bars.
 
@@ -201,8 +205,8 @@ def started(
         _handle_sigterm(handler)
         yield
     except (KeyboardInterrupt, SystemExit) as error:
-        # Ray's own handler, while Ray starts, exits with the number of the signal. Where a signal
-        # comes in Ray's own code, Ray raises another exit.
+        # While Ray starts, its own handler exits with the number of the signal. If the signal
+        # arrives in Ray's code, Ray raises another exit.
         is_of_ray = isinstance(error, SystemExit) and error.code == signal.SIGTERM
         if is_of_ray and handler is end and not ended:
             end(signal.SIGTERM, None)
@@ -210,15 +214,15 @@ def started(
             sys.exit(ended[0])
         raise
     finally:
-        # Whatever Ray's references a cycle still holds is let go here: another thread's garbage
-        # collection would do it while Ray shuts down, which ends the process.
+        # Free Ray references in reference cycles now: if another thread's garbage collection freed
+        # them while Ray shuts down, the process would crash.
         gc.collect()
         ray.shutdown()
         _handle_sigterm(before or signal.SIG_DFL)
 
 
 def _without_colors(record: logging.LogRecord) -> bool:
-    """Take colors out of a record: they would be shown as text, as control characters are."""
+    """Remove colors from a log record, since control characters are escaped when printed."""
     if isinstance(record.args, tuple):
         record.args = tuple(
             "" if isinstance(part, str) and part.startswith("\x1b[") else part
@@ -228,7 +232,7 @@ def _without_colors(record: logging.LogRecord) -> bool:
 
 
 def _handle_sigterm(handler: Any) -> None:
-    """Take SIGTERM from Ray, whose handlers abort the process with a trace of C++."""
+    """Replace Ray's handlers of SIGTERM, which abort the process with a C++ trace."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)
 
@@ -240,8 +244,8 @@ def _init_ray(options: dict[str, Any], address: str) -> None:
     tries = 1 if address else LOCAL_STARTS
     for attempt in range(1, tries + 1):
         try:
-            # Its processes inherit the mask: a terminal that is closed ends this process alone,
-            # which lets the workers write a last checkpoint. Ray does the same for Ctrl-C.
+            # Ray's processes inherit this mask, so a closed terminal ends only this process, which
+            # then lets the workers write a last checkpoint. Ray does the same for Ctrl-C.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
             try:
                 ray.init(**options)
@@ -261,9 +265,9 @@ def _init_ray(options: dict[str, Any], address: str) -> None:
 
 
 def ensure_token() -> None:
-    """Make token authentication explicit, with a token file that only its owner can read.
+    """Enable token authentication explicitly, with a token file that only its owner can read.
 
-    Ray turns it on by itself but writes the file readable for everybody. Where the home folder
+    Ray enables it by default but makes the file readable for everybody. Where the home folder
     cannot be written, the token lies in a private temporary folder for the life of this process.
 
     Raises:
@@ -272,8 +276,8 @@ def ensure_token() -> None:
     if "RAY_AUTH_MODE" not in os.environ:
         os.environ["RAY_AUTH_MODE"] = "token"
         if "ray" in sys.modules:
-            # Ray read the mode when it was imported; this is how it looks again when it turns
-            # tokens on by itself.
+            # Ray read the mode at import; Ray itself uses this call to read it again when it
+            # enables tokens.
             from ray._raylet import Config  # type: ignore[attr-defined]
 
             Config.initialize("")
@@ -284,7 +288,7 @@ def ensure_token() -> None:
         _close_to_others(path)
         return
     try:
-        # Whatever else writes there may leave an empty one on a full disk.
+        # On a full disk, another program may have left an empty file.
         path.unlink(missing_ok=True)
         _write_token(path)
     except OSError:
@@ -307,12 +311,12 @@ def _write_token(path: Path) -> None:
     import secrets
 
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # Under another name first: no start ever sees an empty token.
+    # Write under another name first, so that no other process sees an empty token.
     descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "w") as file:
             file.write(secrets.token_hex(32))
-        # Unlike a rename, a link leaves the token of a start that came first.
+        # Unlike a rename, a link does not replace the token of a process that was faster.
         with contextlib.suppress(FileExistsError):
             os.link(draft, path)
     finally:
@@ -335,7 +339,8 @@ def _set_environment(verbose: bool, joins: bool) -> None:
     os.environ.setdefault(_BARRIER_TIMEOUT, str(collective_timeout_seconds()))
     if joins:
         return
-    # This machine is not a node that could be taken away; the watcher costs seconds of start-up.
+    # A local cluster has no nodes that could be preempted, and the watcher costs seconds at
+    # startup.
     os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
     ensure_token()
     host = os.environ.get("RAY_DASHBOARD_HOST", "127.0.0.1")
@@ -346,10 +351,10 @@ def _set_environment(verbose: bool, joins: bool) -> None:
 
 
 def temporary_folder() -> Path:
-    """Return the folder of Ray's sockets and logs, which a start of Ray makes.
+    """Return the folder of Ray's sockets and logs, which Ray creates at startup.
 
-    ``RAY_TMPDIR`` names it. Otherwise it lies below ``TMPDIR``, or below ``/tmp`` if that is too
-    deep.
+    It is ``RAY_TMPDIR`` if set. Otherwise it is below ``TMPDIR``, or below ``/tmp`` if that path is
+    too long.
     """
     given = os.environ.get("RAY_TMPDIR")
     if given:
@@ -360,10 +365,10 @@ def temporary_folder() -> Path:
 
 
 def _set_temporary_folder() -> None:
-    """Make the folder of Ray's sockets and logs, closed to other users, and name it to Ray.
+    """Create the folder of Ray's sockets and logs, closed to other users, and set Ray to use it.
 
-    Ray opens everything that it makes below to all users. A folder that is there already is left as
-    it is if ``RAY_TMPDIR`` names it.
+    It must be closed because everything that Ray creates in it is open to all users. An existing
+    folder that ``RAY_TMPDIR`` names is not changed.
 
     Raises:
         ClusterError: if it cannot be made, its path is too long, or another user made it.
@@ -395,7 +400,7 @@ def _set_temporary_folder() -> None:
 
 
 def _check_is_own(folder: Path) -> None:
-    """Close a folder to other users; refuse one that is not this user's."""
+    """Close a folder to other users; refuse one that another user owns."""
     facts = folder.lstat()
     if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid():
         raise ClusterError(
@@ -409,7 +414,7 @@ def collective_timeout_seconds() -> int:
     """Return how long a worker waits for another, in a collective operation and at a report.
 
     Raises:
-        ConfigError: if the environment variable that changes it is no whole number of seconds.
+        ConfigError: if its environment variable is not a whole number of seconds.
     """
     text = os.environ.get(COLLECTIVE_TIMEOUT, str(DEFAULT_COLLECTIVE_TIMEOUT_SECONDS))
     if not text.isascii() or not text.isdigit() or int(text) == 0:
@@ -422,8 +427,8 @@ def collective_timeout_seconds() -> int:
 def _worker_environment(threads: int | None) -> dict[str, str]:
     names = (*_TRAIN_DEFAULTS, *_QUIET, _BARRIER_TIMEOUT, COLLECTIVE_TIMEOUT)
     carried = {name: os.environ[name] for name in names if name in os.environ}
-    # Before torch is imported; a cluster's own machines know their CPUs only later, so there the
-    # worker sets them.
+    # Set before torch is imported. In a cluster, each worker sets them, since only it knows its
+    # CPUs.
     for name in ("CUBLAS_WORKSPACE_CONFIG", "TORCHINDUCTOR_DETERMINISTIC"):
         carried[name] = os.environ.get(name, EXACT_ENVIRONMENT[name])
     return carried | ({} if threads is None else {"OMP_NUM_THREADS": str(threads)})

@@ -32,15 +32,15 @@ _log = logging.getLogger(__name__)
 class MachineLoad:
     """MLflow's own samplers of CPU, memory, disk, network and GPUs.
 
-    MLflow's thread around them is not used: it ends for good with the first request that fails, and
-    whoever ends it waits for a server that hangs.
+    MLflow's thread around them is not used: the first failed request ends it for good, and ending
+    it waits for a server that hangs.
     """
 
     def __init__(self, samplers: list[Any]) -> None:
         """Sample from ``samplers``, for the first time after ten seconds."""
         self._samplers = samplers
         self._due = time.monotonic() + SAMPLE_SECONDS
-        psutil.cpu_percent()  # the share of the time since the last call
+        psutil.cpu_percent()  # starts the interval that the next call measures
 
     @classmethod
     def of_this_one(cls, uri: str) -> "MachineLoad | None":
@@ -90,7 +90,7 @@ def network_file_system(path: Path) -> str | None:
 
 
 def warn_of_network(database: Path) -> None:
-    """Say so, if a sqlite file lies where its locks do not hold."""
+    """Warn if a sqlite file is on a file system where its locks do not work."""
     if kind := network_file_system(database):
         _log.warning(
             "%s lies on a network file system (%s), whose locks do not hold between machines: one "

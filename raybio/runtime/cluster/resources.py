@@ -1,6 +1,6 @@
 """CPUs and GPUs of the workers of a run and of the trials of a sweep, and how many fit a cluster.
 
-A worker fits one node: what is left over on several nodes cannot be added up.
+A worker must fit on one node: free resources of several nodes cannot be combined.
 """
 
 import math
@@ -36,8 +36,8 @@ class Resources:
         num_workers: training workers.
         cpus_per_worker: logical CPUs that each reserves.
         gpus_per_worker: GPUs that each reserves; a fraction shares one.
-        threads_per_worker: compute threads of each: the requested CPUs, or else an equal part of
-            all; None: its node's CPUs divided by the workers there.
+        threads_per_worker: compute threads of each: the requested CPUs, or else an equal share of
+            all CPUs; None: the CPUs of its node divided by the workers on it.
     """
 
     num_workers: int
@@ -80,8 +80,8 @@ def check_resources(
         num_workers: training workers.
         cpus_per_worker: logical CPUs that each reserves; None: an equal part of a node, without
             the share of Ray Data.
-        nodes: the cluster's.
-        use_gpu: whether each worker needs a GPU; None: if there is one for each.
+        nodes: nodes of the cluster.
+        use_gpu: whether each worker needs a GPU; None: only if there is one for each.
 
     Raises:
         ClusterError: with the arithmetic, if the plan could not run or would hang.
@@ -134,16 +134,16 @@ def fit_trials(
     gpus_per_worker: float | None = None,
     what: str = "trial",
 ) -> TrialResources:
-    """Choose the resources of trials that are not given, and count the trials that fit.
+    """Choose the resources of trials, unless they are given, and count the trials that fit.
 
     Args:
-        nodes: the cluster's.
+        nodes: nodes of the cluster.
         workers: training workers of a trial.
         at_most: maximum number of trials at the same time.
-        least_cpus: minimum of each worker, with Ray Data's share, where ``cpus_per_worker`` is
+        least_cpus: minimum CPUs of each worker, with Ray Data's share, if ``cpus_per_worker`` is
             None.
-        cpus_per_worker: None: equal parts for the wanted workers, as far as GPUs allow.
-        gpus_per_worker: None: 1 if any node has one.
+        cpus_per_worker: CPUs of each worker; None: equal shares, as far as GPUs allow.
+        gpus_per_worker: GPUs of each worker; None: 1 if any node has one.
         what: word for a trial in messages.
 
     Raises:
@@ -152,7 +152,7 @@ def fit_trials(
     gpus = gpus_per_worker
     if gpus is None:
         gpus = float(any(node.gpus >= 1 for node in nodes))
-    # With several workers Ray Data makes the batches, and needs CPUs of its own.
+    # With several workers, Ray Data makes the batches and needs CPUs for itself.
     data_cpus = DATA_CPUS_PER_WORKER if workers > 1 else 0.0
     equal_share = _rounded(_share(nodes, workers * at_most, gpus) - data_cpus)
     cpus = cpus_per_worker or max(equal_share, least_cpus - data_cpus, 0.1)
@@ -176,9 +176,9 @@ def fit_trials(
 
 
 def trial_resources(nodes: Sequence[Node], budget: Budget, **given: Any) -> TrialResources:
-    """Return ``fit_trials`` for a sweep.
+    """Return the resources of the trials of a sweep; see ``fit_trials``.
 
-    Without ``max_concurrent_trials``, as many trials run at a time as have a CPU each.
+    Without ``max_concurrent_trials``, one trial per CPU runs at a time.
     """
     if budget.max_concurrent_trials is None:
         return fit_trials(nodes, at_most=budget.num_trials, least_cpus=1.0, **given)
@@ -186,7 +186,7 @@ def trial_resources(nodes: Sequence[Node], budget: Budget, **given: Any) -> Tria
 
 
 def _share(nodes: Sequence[Node], workers: int, gpus: float) -> float:
-    """Return the CPUs of each worker if all were spread evenly over the nodes that fit any."""
+    """Return the CPUs of each worker if all are spread evenly over the nodes that fit any."""
     usable = [node for node in nodes if node.cpus > 0 and (not gpus or node.gpus >= gpus)]
     if not usable:
         return 1.0
@@ -216,7 +216,7 @@ def _amount(cpus: float, gpus: float) -> str:
 
 
 def memory_reason(error: BaseException) -> str:
-    """Return in one line that a node had too little memory; "" for other errors."""
+    """Return a line about a node's lack of memory if that caused the error, else ""."""
     found = _LOW_MEMORY.search(str(error))
     if found is None:
         return ""

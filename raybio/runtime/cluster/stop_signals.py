@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM and SIGHUP end a run in order: at its next step, with a checkpoint."""
+"""Handling of SIGINT, SIGTERM and SIGHUP: a run ends at its next step, with a checkpoint."""
 
 import contextlib
 import signal
@@ -10,19 +10,19 @@ from typing import Any
 
 
 class StopSignals:
-    """Turns signals into files that the workers see, for a ``with`` block.
+    """Turns signals into stop files that the workers see, within a ``with`` block.
 
-    SIGHUP says that a terminal was closed. It counts once, since a shell and the terminal may both
-    send it, and not where it is ignored (nohup). While Ray is starting, a second signal raises
+    SIGHUP, sent when a terminal is closed, counts once, since shell and terminal may both send it.
+    It does not count if it is ignored (nohup). While Ray is starting, a second signal raises
     KeyboardInterrupt.
 
     Attributes:
-        caught: the signals that came.
-        is_starting: Ray is being started, and nobody looks at the file yet.
+        caught: the signals received.
+        is_starting: whether Ray is still starting, so that no process checks the file yet.
     """
 
     def __init__(self, *stop_files: Path) -> None:
-        """Name the file of each run; nothing is caught before the block."""
+        """Set the stop file of each run; signals are handled only within the block."""
         self.stop_files = stop_files
         self.caught = list[int]()
         self.is_starting = True
@@ -37,14 +37,14 @@ class StopSignals:
         return self
 
     def ray_has_started(self) -> None:
-        """From now on, a signal only becomes files."""
+        """From now on, signals only create stop files."""
         self.is_starting = False
 
     def count_exit(self, error: KeyboardInterrupt | SystemExit) -> None:
-        """Count the signal that ended the start of Ray by an exception; raise any other exit.
+        """Record the signal that ended the start of Ray by an exception; reraise any other exit.
 
-        A second signal of ours does so, and Ray's own handler of SIGTERM, which it installs
-        meanwhile: that exits with the signal's number.
+        The exception comes from a second signal, or from the SIGTERM handler that Ray installs
+        during its start, which exits with the signal's number.
         """
         if isinstance(error, SystemExit) and error.code != signal.SIGTERM:
             raise error
@@ -56,13 +56,13 @@ class StopSignals:
             return
         self.caught.append(number)
         for file in self.stop_files:
-            # A full disk: the driver stops the run without the file.
+            # The disk may be full; the driver stops the run even without the file.
             with contextlib.suppress(OSError):
                 file.touch()
         if self.is_starting:
             if len(self.caught) > 1:
                 raise KeyboardInterrupt
-            # Left half started, Ray may leave processes behind for a while.
+            # An interrupted start of Ray may leave processes behind for a while.
             name = signal.Signals(number).name
             print(
                 f"{name}: stopping when Ray has started (a second signal stops at once)",
@@ -73,7 +73,7 @@ class StopSignals:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         for file in self.stop_files:
-            # On a disk that became read-only, the signal still ends the command. The next start
-            # removes the file.
+            # The disk may have become read-only; the signal must still end the command. The next
+            # start removes the file.
             with contextlib.suppress(OSError):
                 file.unlink(missing_ok=True)

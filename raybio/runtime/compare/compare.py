@@ -1,7 +1,7 @@
 """Compare finished runs: settings that differ, scores with paired tests, curves and cost.
 
-Compared runs have one method and one store. Tests over units speak of these trained models and
-of other units like theirs; only repetitions show what another seed would bring.
+Compared runs have one method and one store. Tests over units generalize to similar units, for these
+trained models; only repetitions show the effect of another seed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,10 +45,10 @@ class Comparison:
             evaluation, and of repetitions.
         tests: tests between groups over units.
         by_seed: tests between groups over seeds.
-        relations: where rivals and other groups stand next to each group.
+        relations: how rivals and other groups compare with each group.
         curves: metric -> its rows, for metrics that all runs logged.
         notes: warnings for the reader.
-        unfinished: label of a run whose training is not finished -> why.
+        unfinished: label of a run whose training is not finished -> reason.
     """
 
     runs: Sequence[GivenRun]
@@ -104,7 +104,7 @@ def compare_runs(runs: Sequence[GivenRun], *, with_scores: bool = True) -> Compa
 
     Args:
         runs: from ``given_runs``.
-        with_scores: whether scores are compared, which wants runs over the same data.
+        with_scores: whether scores are compared, which requires runs over the same data.
     """
     groups = grouped(runs)
     settings = differing_settings(runs)
@@ -145,7 +145,7 @@ def compare_runs(runs: Sequence[GivenRun], *, with_scores: bool = True) -> Compa
 
 
 def _scored_groups(runs: Sequence[GivenRun]) -> list[Group]:
-    """Group the runs with a final evaluation; one that was killed takes no test from the others."""
+    """Group the runs with a final evaluation, so that an unfinished one does not prevent tests."""
     return grouped([run for run in runs if run.scores])
 
 
@@ -231,8 +231,8 @@ def _note_of_precision(runs: Sequence[GivenRun]) -> str | None:
 def _untrained_rows(groups: Sequence[Group]) -> dict[str, Any]:
     """Return the rows of chance and rivals that are the same in all runs.
 
-    Of those that depend on the seed, such as the encoder before training, the row is the mean over
-    the seeds, if all groups have the same.
+    Rows that depend on the seed, such as the encoder before training, are means over the seeds, if
+    all groups have the same seeds.
     """
     rows_by_run = [run.untrained for group in groups for run in group.runs if run.scores]
     rows = {}
@@ -275,7 +275,7 @@ def _rows_of_means(groups: Sequence[Group], layout: TableLayout) -> dict[str, Sp
 
 
 def _sizes(runs: Sequence[GivenRun]) -> dict[str, str]:
-    """Return what the scores of each split are means over, where all runs agree."""
+    """Return the sizes of each split that its scores are means over, if all runs agree."""
     reports = [run.final_report for run in runs]
     sizes = [report.sizes for report in reports if report is not None]
     first = sizes[0] if sizes else {}
@@ -293,7 +293,7 @@ def _cut_inputs(run: GivenRun) -> str:
 def _curves(groups: Sequence[Group]) -> dict[str, list[CurvePoint]]:
     """Return curves over steps: evaluations first, then losses.
 
-    Metrics of parts, such as ``val/acc_at_10/may_treat``, are left out.
+    Metrics of parts, such as ``val/acc_at_10/may_treat``, are omitted.
     """
     runs = [run for group in groups for run in group.runs]
     logged = [

@@ -43,7 +43,7 @@ def write_comparison(comparison: Comparison, out: Path) -> list[Path]:
     """Write the report, its tables as CSV and its pictures; return the files."""
     out.mkdir(parents=True, exist_ok=True)
     plots = out / "plots"
-    # Pictures of an earlier comparison may be of other runs.
+    # Delete pictures of an earlier comparison, which may show other runs.
     for earlier in [*plots.glob("scores-*.png"), *plots.glob("curve-*.png")]:
         earlier.unlink()
     score_plots = {

@@ -1,4 +1,4 @@
-"""The cost of several runs: what trained ones took, and what the runs of a command will take."""
+"""The cost of several runs: of trained ones, and the expected cost of the runs of a command."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -32,7 +32,7 @@ _NOT_OF_A_STEP = (
     "encoder.source",
     "encoder.revision",
 )
-"""Settings, and sections, whose change leaves the time of a step about the same."""
+"""Settings and sections that hardly affect the time of a step."""
 
 
 def cost_in_words(costs: Iterable[RunCost | None]) -> str:
@@ -53,7 +53,7 @@ def cost_in_words(costs: Iterable[RunCost | None]) -> str:
 
 
 def describe_plan(specs: Sequence[RunSpec]) -> list[str]:
-    """Return what a command will train and what that takes, as lines; nothing is started.
+    """Describe, in lines, the runs that a command will train and their cost; start nothing.
 
     Args:
         specs: all runs of the command, checked and in steps.
@@ -82,12 +82,12 @@ def describe_plan(specs: Sequence[RunSpec]) -> list[str]:
 
 
 def describe_sweep_time(trial: RunSpec, num_trials: int, runs: Path) -> str:
-    """Return how long a sweep takes, by what a similar finished run took.
+    """Describe how long a sweep takes, estimated from a similar finished run.
 
     Args:
         trial: one of its trials.
-        num_trials: trials of the sweep, with those that repeat the best settings.
-        runs: folder of the runs among which a similar one is sought.
+        num_trials: trials of the sweep, including those that repeat the best settings.
+        runs: folder of runs in which a similar one is searched.
     """
     cost = _similar(trial, Placement(None, None), _finished_runs(runs))
     if cost is None:
@@ -107,7 +107,7 @@ def describe_sweep_time(trial: RunSpec, num_trials: int, runs: Path) -> str:
 def _describe_time(
     unfinished: Sequence[RunSpec], left_by_name: dict[str, int], plan: Concurrency
 ) -> list[str]:
-    """Return lines about the time of unfinished runs, by what similar finished ones took."""
+    """Return lines about the time of unfinished runs, estimated from similar finished ones."""
     measured_by_folder: dict[Path, list[RunFolder]] = {}
     seconds = 0.0
     hours_by_device: dict[str, float] = defaultdict(float)
@@ -148,7 +148,7 @@ def _steps_left(spec: RunSpec) -> int:
     max_steps: int = spec.config.schedule.max_steps
     newest = folder.newest_checkpoint
     done = 0 if newest is None else step_of_checkpoint(newest)
-    # The last evaluation is left of a run that is trained.
+    # A run that is fully trained still needs its last evaluation.
     return max(max_steps - done, 1)
 
 
@@ -162,7 +162,7 @@ def _finished_runs(runs: Path) -> list[RunFolder]:
             folder = RunFolder(runs, path.name)
             outcome = read_record(folder.outcome, "outcome") or {}
         except RaybioError:
-            # Whatever is wrong with another run is no reason to refuse these.
+            # A problem with another run must not affect these.
             continue
         if outcome.get("status") in COMPLETE and outcome.get("step"):
             folders.append(folder)
@@ -170,11 +170,11 @@ def _finished_runs(runs: Path) -> list[RunFolder]:
 
 
 def _similar(spec: RunSpec, placement: Placement, finished: Sequence[RunFolder]) -> RunCost | None:
-    """Return the cost of the finished run with the fewest other settings; None if none is alike.
+    """Return the cost of the finished run with the most similar settings; None if none is similar.
 
     Args:
         spec: the run.
-        placement: where it is going to be trained.
+        placement: where the run will be trained.
         finished: folders of finished runs.
     """
     digest = open_store(spec.store, METHODS[spec.method].store).digest
@@ -204,5 +204,5 @@ def _similar(spec: RunSpec, placement: Placement, finished: Sequence[RunFolder])
 
 
 def _keeps_time(path: str) -> bool:
-    """Return whether a step takes about as long with another value of a setting."""
+    """Return whether a setting hardly affects the time of a step."""
     return any(path == free or path.startswith(f"{free}.") for free in _NOT_OF_A_STEP)

@@ -97,7 +97,7 @@ def _print_points(points: Sequence[CurvePoint], metric: str, scale: int, digits:
         print(f"{point.label}  step {point.step:,}: {scale * point.mean:.{digits}f}{spread}")
     for label in dict.fromkeys(point.label for point in points):
         own_points = [point for point in points if point.label == label]
-        # A step that some runs have not reached yet would compare different runs.
+        # Skip steps that some runs have not reached: their mean would be over other runs.
         num_runs = max(point.num_runs for point in own_points)
         complete = [point for point in own_points if point.num_runs == num_runs]
         highest = max(complete, key=lambda point: point.mean)
@@ -113,7 +113,7 @@ def unfinished_status(run: RunFolder) -> str:
         return f"{status}, at step {step:,}"
     max_steps = run.max_steps
     if status == "finished" and max_steps is not None and result["step"] < max_steps:
-        # ``schedule.max_steps`` was raised after the run had finished.
+        # ``schedule.max_steps`` may have been raised after the run had finished.
         step = read_reports(run.metrics)[-1]["step"]
         return f"at step {step:,} of {max_steps:,}"
     return ""

@@ -1,14 +1,14 @@
-"""Differences below a table: this run from the compared settings, and from untrained models.
+"""Differences below a table: between this run and the compared settings or untrained models.
 
-With three seeds on both sides, a difference has an interval and a p-value over seeds and units.
-An untrained model, such as a rival, has no seeds of its own: it is compared with each run of the
-trained side, so that three seeds of that side are enough. With fewer, intervals are over units only
-and there is no p-value, since nothing is known of what another seed would give. Of runs on several
-sentence sets, the sets take the place of the seeds.
+With three seeds on both sides, a difference has an interval and a p-value over seeds and units. An
+untrained model, such as a rival, has no seeds: it is compared with each run of the trained side, so
+three seeds on that side are enough. With fewer seeds, intervals are over units only and there is no
+p-value, since the effect of another seed is unknown. For runs on several sentence sets, the sets
+take the place of the seeds.
 
-The best untrained model is chosen by the same scores. Its score is therefore too high by chance,
-if anything: a run that is shown to be better than the best is better than all. That an untrained
-model is better is less certain than its p-value says, the more of them there are.
+The best untrained model is chosen by the same scores, so its score is biased upwards, if at all. A
+run that is shown to be better than the best one is therefore better than all. The converse is
+weaker: with many untrained models, the p-value overstates the evidence that one of them is better.
 """
 
 from collections.abc import Sequence
@@ -37,8 +37,8 @@ def differences(
 ) -> tuple[list[RunTest], list[Relation], list[str]]:
     """Return the tests of a table with their p-values corrected, its relations, and its remarks.
 
-    Tested are this run against each compared setting, and against the best untrained model of each
-    split, in all scores of the table. Holm's correction is for all of these tests.
+    This run is tested against each compared setting, and against the best untrained model of each
+    split, in all scores of the table. Holm's correction covers all of these tests.
 
     Args:
         own: this run, with its repetitions.
@@ -72,11 +72,12 @@ def differences(
 def relations_to_rivals(
     group: Group, layout: TableLayout, tests: Sequence[RunTest] = ()
 ) -> list[Relation]:
-    """Return where each untrained model stands next to a group, in each score.
+    """Return how each untrained model compares with a group, in each score.
 
-    It passes where the 95 % interval of the paired difference lies on its side, and reaches where
-    the interval includes 0. Without an interval it cannot be compared. Models without unit scores,
-    such as chance, are compared by whether their interval overlaps that of the group.
+    A model passes the group if the 95 % interval of the paired difference is entirely in its favor,
+    and reaches it if the interval includes 0. Without an interval it cannot be compared. Models
+    without unit scores, such as chance, are compared by whether their interval overlaps that of the
+    group.
 
     Args:
         group: a run, or repetitions of one.
@@ -96,7 +97,7 @@ def relations_to_rivals(
 
 
 def relations_to_groups(group: Group, tests: Sequence[RunTest]) -> list[Relation]:
-    """Return where other trained models stand next to a group, by their tests with it."""
+    """Return how other trained models compare with a group, by their tests with it."""
     relations = []
     for test in tests:
         if test.over != "units" or group.label not in (test.one, test.two):
@@ -137,7 +138,7 @@ def _untrained_stages(group: Group, split: str) -> list[Stage]:
 def _tests_of_best_untrained(own: Group, layout: TableLayout) -> list[RunTest]:
     """Test a group against the untrained model that is best in the first score of a split.
 
-    Oracles are left out: the test would be against gold answers.
+    Oracles are excluded: the test would be against gold answers.
     """
     tests = []
     leading = next(iter(layout.measures))
@@ -177,7 +178,7 @@ def _word(group: Group, stage: Stage, split: str, measure: str) -> str | None:
             scores = over_repetitions(of_runs, units, [measure], group.draws)
         trained = scores[split][measure]
         if "num_runs" in trained and "deviation" not in trained:
-            # Runs on different units: their deviation is no interval.
+            # The runs have different units, and a deviation is not an interval.
             return CANNOT_BE_COMPARED
         untrained = [run.untrained[stage][split][measure] for run in group.runs]
         low = trained["low"] - mean(score.get("high", score["value"]) for score in untrained)

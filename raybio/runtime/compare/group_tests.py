@@ -19,7 +19,7 @@ from raybio.runtime.compare.runs import GivenRun, Group
 from raybio.runtime.compare.setting_names import shared_draw
 
 MIN_PAIRED_SEEDS = 6
-"""With fewer seeds the smallest p, 2 / 2^n, exceeds the level even of a single test."""
+"""With fewer seeds, the smallest possible p, 2 / 2^n, exceeds the level even for a single test."""
 
 
 def unit_tests(groups: Sequence[Group], layout: TableLayout) -> tuple[list[RunTest], list[str]]:
@@ -82,7 +82,7 @@ def pair_tests(one: Group, two: Group, layout: TableLayout) -> tuple[list[RunTes
 def seed_tests(groups: Sequence[Group], layout: TableLayout) -> list[RunTest]:
     """Test every pair of groups with enough common seeds by the runs' final scores.
 
-    Of runs on several sentence sets, the means of the sets are paired.
+    For runs on several sentence sets, the means of the sets are paired.
     """
     tests = []
     for one, two in combinations(groups, 2):
@@ -139,7 +139,7 @@ def _is_defined(sides: Sequence[Sequence[UnitScores]], measure: str) -> bool:
 
 
 def _is_mixed(sides: Sequence[Sequence[UnitScores]], measure: str) -> bool:
-    """Return whether runs have different statistics: older versions linearized ratios."""
+    """Return whether runs have different statistics, since older versions linearized ratios."""
     return len({scores.counts(measure).statistic for side in sides for scores in side}) > 1
 
 
@@ -153,7 +153,7 @@ def _have_same_queries(one: Group, two: Group) -> bool:
 
 
 def untested(runs: Sequence[GivenRun]) -> list[str]:
-    """Return a note for each reason for which runs are in no test over units."""
+    """Return a note for each reason why runs are in no test over units."""
     labels_by_reason: dict[str, list[str]] = {}
     for run in runs:
         if not run.scores:

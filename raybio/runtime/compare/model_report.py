@@ -1,4 +1,4 @@
-"""The report of models that a command evaluates: the tables of a run, without a run."""
+"""The report of models that a command evaluates, with the same tables as a run's report."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from raybio.runtime.run.folder import RunFolder
 
 @dataclass(frozen=True)
 class EvaluatedModel(GivenRun):
-    """A model whose evaluation is in memory; its ``folder`` holds no run and is not read.
+    """A model whose evaluation is in memory; its ``folder`` is not a run and is not read.
 
     Attributes:
         report: its evaluation.
@@ -55,7 +55,7 @@ def write_model_report(
         report: its evaluation; other rows may be other models.
         layout: layout of the tables.
         out: folder of the report.
-        settings: what the numbers depend on.
+        settings: settings that the scores depend on.
     """
     rows = {stage: scores for stage, scores in report.scores.items() if stage != TRAINED}
     rows[label] = report.scores[TRAINED]

@@ -25,8 +25,8 @@ def plot_scores(
     """Plot final scores of a split with intervals: a panel for each measure, a line for each run.
 
     Args:
-        scores_by_label: label -> measure -> {"value", "low", "high"}; chance has a value alone.
-        measures: measure -> what it is called.
+        scores_by_label: label -> measure -> {"value", "low", "high"}; chance has only a value.
+        measures: measure -> its displayed name.
         path: the PNG file.
         title: above the picture.
     """
@@ -70,12 +70,12 @@ def plot_scores_by_setting(
     20.
 
     Args:
-        score_by_line: label -> value of the setting -> measure -> {"value", "low", "high"}, of
-            repetitions "num_runs".
-        measures: measure -> what it is called.
+        score_by_line: label -> value of the setting -> measure -> {"value", "low", "high"}, and
+            "num_runs" for repetitions.
+        measures: measure -> its displayed name.
         path: the PNG file.
         title: above the picture.
-        setting: what the axis is called.
+        setting: name of the axis.
     """
     shown = [textwrap.fill(line or "other runs", 60) for line in score_by_line]
     values = sorted({value for scores in score_by_line.values() for value in scores})

@@ -1,4 +1,4 @@
-"""Where rivals and compared runs stand next to a model: one table of a word for each of them."""
+"""Relations of rivals and compared runs to a model: a table with one word for each of them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -22,11 +22,11 @@ class Relation:
     Attributes:
         row: label of the rival or the compared runs.
         model: label of the run, or the repetitions, that it is compared with.
-        split: of the final evaluation.
+        split: split of the final evaluation.
         measure: the score.
         word: ``PASSES``, ``REACHES``, ``BELOW`` or ``CANNOT_BE_COMPARED``.
         p_holm: corrected p-value of the difference, where it was tested; else None.
-        is_trained: whether the row is of compared runs, and no rival.
+        is_trained: whether the row belongs to compared runs, not to a rival.
     """
 
     row: str
@@ -92,8 +92,8 @@ def relations_legend(relations: Sequence[Relation]) -> str:
 def verdicts(relations: Sequence[Relation], layout: TableLayout) -> list[str]:
     """Return a line, without a full stop, on where each model stands among its rivals.
 
-    It is of the first measure on the split that counts most, the last one that is compared. Where
-    rivals pass the model, it says what to do.
+    It uses the first measure on the split that counts most, the last compared one. If rivals pass
+    the model, it advises what to do.
     """
     of_splits = {each.split for each in relations}
     splits = [split for split in layout.compared if split in of_splits]

@@ -12,7 +12,7 @@ LEVEL = 0.05
 """Adjusted p values below are called significant."""
 
 CANNOT_BE_COMPARED = "cannot be compared"
-"""Verdict without an interval of the difference."""
+"""Verdict if the difference has no interval."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,11 @@ class RunTest:
         over: what was paired: units or seeds.
         one: label of the first.
         two: label of the second.
-        split: of the final evaluation.
+        split: split of the final evaluation.
         measure: the score.
-        num: units, or seeds, that both have.
+        num: number of units, or seeds, that both have.
         difference: one minus two.
-        low: lower end of its 95 % bootstrap interval; NaN: unknown, as of one unit.
+        low: lower end of its 95 % bootstrap interval; NaN if unknown, such as for a single unit.
         high: upper end.
         p: two-sided, as if it were the only test; None: too few seeds to test.
         p_holm: corrected for all tests of its kind in the comparison; None before ``corrected``.
@@ -60,7 +60,8 @@ class RunTest:
             return "too few seeds to test"
         if self.p_holm < LEVEL:
             return f"{self.one if self.difference > 0 else self.two} is higher"
-        # Seeds are tested by permutation, whose p is at least this. Tests over units have no bound.
+        # Seeds are tested by permutation, whose p is at least this. For tests over units there is
+        # no bound.
         smallest_p = 2.0 ** (1 - self.num)
         if self.over == "seeds" and smallest_p * self.num_tests >= LEVEL:
             return "too few seeds to show"
@@ -80,7 +81,7 @@ class RunTest:
 
 
 def unit_test(one: str, two: str, split: str, measure: str, paired: PairedDifference) -> RunTest:
-    """Return the test of a difference on the same units; ``RunTest`` has the arguments."""
+    """Return the test of a difference on the same units; see ``RunTest`` for the arguments."""
     numbers = (paired.num_units, *paired.difference, paired.p)
     test = RunTest("units", one, two, split, measure, *numbers)
     if paired.dominant is None:

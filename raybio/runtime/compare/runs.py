@@ -38,7 +38,7 @@ class GivenRun:
 
     Attributes:
         label: its unique name in the comparison's tables.
-        folder: the run's.
+        folder: the run's folder.
     """
 
     label: str
@@ -56,7 +56,7 @@ class GivenRun:
         """Dotted path -> value; settings that did not exist yet have their defaults."""
         settings = present_settings(self.identity["method"], self.identity["config"])
         if self.precision:
-            # "auto" does not differ from what it was resolved to.
+            # Show the resolved value, so that "auto" does not differ from it.
             settings["precision"] = self.precision
         return settings
 
@@ -99,7 +99,7 @@ class GivenRun:
 
     @cached_property
     def final_report(self) -> FinalReport | None:
-        """The final evaluation; None before it, and where there is none."""
+        """The final evaluation; None if there is none yet."""
         if self.result.get("status") not in COMPLETE:
             return None
         return FinalReport.from_json(self.result["final"])
@@ -120,7 +120,7 @@ class GivenRun:
 
     @cached_property
     def unit_scores_by_stage(self) -> dict[Stage, dict[str, UnitScores]]:
-        """Stage -> split -> scores of single units in the final evaluation, of those kept."""
+        """Stage -> split -> stored scores of single units in the final evaluation."""
         return read_unit_scores(self.folder.unit_scores) if self.scores else {}
 
     @property
@@ -163,7 +163,7 @@ class Group:
     def draws(self) -> list[Hashable]:
         """What each run shares with runs of other seeds: its sentence set or fold."""
         if len(self.runs) == 1:
-            # Evaluated models are no runs, and have no settings.
+            # Evaluated models are not runs and have no settings.
             return [()]
         return [shared_draw(run.settings) for run in self.runs]
 
@@ -179,9 +179,9 @@ def given_runs(
 
     Args:
         texts: names in ``folder``, paths, or shell patterns of either. A sweep means its trials.
-        folder: of runs.
+        folder: folder of runs.
         same_data: whether runs over different stores are refused.
-        names: of the runs and sweeps that count in ``folder``; None: all.
+        names: names of the runs and sweeps of ``folder`` to consider; None: all.
 
     Raises:
         ConfigError: if there is no such run, or there are fewer than two, or they cannot be
@@ -205,7 +205,7 @@ def given_runs(
         for label, path in zip(labels, paths, strict=True)
     ]
     _check(runs, same_data)
-    # A run may be called "initial", as a row without training is.
+    # A run may be named "initial", like a row without training.
     taken = {stage for run in runs for stage in run.untrained}
     return [replace(run, label=f"{run.label} (run)") if run.label in taken else run for run in runs]
 
@@ -232,7 +232,7 @@ def _paths(text: str, folder: Path, names: Container[str] | None) -> list[Path]:
 
 
 def _counts(path: Path, folder: Path, names: Container[str] | None) -> bool:
-    """Return whether a run is not the copy of one that its bucket no longer has."""
+    """Return False for the local copy of a run that its bucket no longer has, else True."""
     if names is None or folder not in path.parents:
         return True
     return path.relative_to(folder).parts[0] in names
@@ -284,8 +284,8 @@ def listed(value_by_label: Mapping[str, Any]) -> str:
 def grouped(runs: Sequence[GivenRun]) -> list[Group]:
     """Group the runs that differ only in seed or sentence set.
 
-    Of runs that agree in these as well, the first is part of the group. The others are the same
-    training again and no independent draws: each is a group of its own, see ``same_training``.
+    If runs agree in these as well, only the first is part of the group. The others repeat the same
+    training and are not independent: each is a group of its own, see ``same_training``.
     """
     again = {run.label for _, others in same_training(runs) for run in others}
     singles: list[list[GivenRun]] = []
@@ -308,9 +308,9 @@ def grouped(runs: Sequence[GivenRun]) -> list[Group]:
 
 
 def same_training(runs: Sequence[GivenRun]) -> list[tuple[GivenRun, list[GivenRun]]]:
-    """Return each run that others repeat with the same data, settings and seed, and those others.
+    """Return each run that others repeat with the same data, settings and seed, and the others.
 
-    The first is a finished one, if there is any.
+    The first is a finished one, if there is one.
     """
     trainings: list[tuple[GivenRun, list[GivenRun]]] = []
     for run in sorted(runs, key=lambda run: run.status not in COMPLETE):

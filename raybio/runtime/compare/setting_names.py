@@ -15,14 +15,14 @@ REPETITIONS = ("seed", "plan.sentence_set", "data.fold")
 """Settings whose values are random draws: runs that differ in them are averaged."""
 
 SHARED_DRAWS = tuple(path for path in REPETITIONS if path != "seed")
-"""Those whose draw moves all runs with the same value, whatever their seeds."""
+"""Settings whose draw affects all runs with the same value, whatever their seeds."""
 
 
 STEPS_OF_EPOCHS = {
     "schedule.max_steps": "schedule.max_epochs",
     "schedule.evaluate_every_steps": "schedule.evaluate_every_epochs",
 }
-"""Numbers of steps, and the settings that decide them where they are set."""
+"""Number of steps -> the setting in epochs that overrides it."""
 
 
 def present_settings(method: str, config: dict[str, Any]) -> dict[str, Any]:
@@ -36,9 +36,10 @@ def present_settings(method: str, config: dict[str, Any]) -> dict[str, Any]:
 def without_draws(value_by_path: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings without those in which repetitions differ.
 
-    Where each seed draws its own rows, an epoch is another number of steps for each.
+    Steps that follow from epochs are dropped too: if each seed draws its own rows, the epochs of
+    each have another number of steps.
     """
-    # A run on all sets at once is not one more draw of a set.
+    # A run on all sets at once is not a draw of a set.
     return {
         path: value
         for path, value in value_by_path.items()
@@ -59,14 +60,14 @@ def label_of(value_by_path: Mapping[str, Any]) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a value as the user writes it after ``=``, in one form: 0 and not 0.0, false, null."""
+    """Return a value as users write it after ``=``, in canonical form such as 0, false or null."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def named(value: Any) -> str:
-    """Return a value for names of folders: as ``shown``; of a path its end and four hex digits."""
+    """Return a value for folder names, as ``shown``; for a path, its end and four hex digits."""
     text = shown(value)
     if "/" not in text:
         return text
@@ -77,7 +78,7 @@ def named(value: Any) -> str:
 
 
 def short_names(paths: Iterable[str]) -> dict[str, str]:
-    """Return the shortest end of each dotted path that no other one has."""
+    """Return the shortest unambiguous suffix of each dotted path."""
     ends_by_path = {}
     for path in paths:
         parts = path.split(".")

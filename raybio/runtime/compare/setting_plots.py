@@ -1,6 +1,6 @@
 """Final scores against a numeric setting, as CSV and picture.
 
-So are Figures 1, 2 and 4 of Zhou et al. (2023): temperatures, labels, proxies.
+Examples are Figures 1, 2 and 4 of Zhou et al. (2023): temperatures, labels, proxies.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from raybio.runtime.compare.setting_names import label_of, shown
 from raybio.runtime.run.folder import RunFolder
 
 MIN_VALUES = 3
-"""Two values are a difference, which the table shows."""
+"""Minimum number of values to plot; for two values, the table shows the difference."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class SettingsScores:
 
     Attributes:
         value_by_path: values of the varied settings.
-        scores: of the final evaluation; of repetitions see ``over_repetitions``.
+        scores: scores of the final evaluation; for repetitions see ``over_repetitions``.
     """
 
     value_by_path: Mapping[str, Any]

@@ -40,17 +40,16 @@ class ResultTable:
     """Scores with intervals, a row for each model.
 
     Attributes:
-        rows: label -> its scores; of repetitions see ``over_repetitions``.
+        rows: label -> its scores; for repetitions see ``over_repetitions``.
         layout: names of splits and scores, and how they are shown.
-        precision_by_run: ``fp32`` or ``bf16`` of each run that left it to the machine, by the run's
-            name.
+        precision_by_run: name of a run -> ``fp32`` or ``bf16``, for runs with ``precision: auto``.
         remarks: lines below the table, such as the inputs that were cut.
         tests: differences between rows.
-        relations: where rivals and compared runs stand next to this run.
+        relations: how rivals and compared runs compare with this run.
         sizes: split -> number of links or units that its scores are means over.
         repeated: labels of single runs whose mean is a row too. Files show them, the terminal
             does not.
-        unfinished: label of a row whose training is not finished -> why.
+        unfinished: label of a row whose training is not finished -> reason.
     """
 
     rows: Mapping[str, SplitScores]
@@ -75,7 +74,7 @@ class ResultTable:
     def cells(self, split: str) -> tuple[list[str], list[list[str]]]:
         """Return header and cells of a split: value and 95 % interval.
 
-        Scores are in percent where the layout does not list them as plain.
+        Scores are in percent unless the layout lists them as plain.
         """
         body = []
         for label, scores in self.rows.items():
@@ -210,7 +209,7 @@ def precision_conflict(precision_by_run: Mapping[str, str]) -> list[str]:
 def untrained_label(stage: Stage, scores_of_runs: Sequence[SplitScores]) -> str:
     """Return the label of the row of an untrained model, from its scores in repetitions of a run.
 
-    Where they depend on the seed, the row is their mean, with the number of runs in its label.
+    If they depend on the seed, the row is their mean, with the number of runs in its label.
     """
     # Compared as text, since NaN is not equal to itself.
     is_same = len({repr(scores) for scores in scores_of_runs}) == 1
@@ -223,18 +222,18 @@ def over_repetitions(
     measures: Collection[str] = (),
     draw_R: Sequence[Hashable] = (),
 ) -> SplitScores:
-    """Return the mean of each score that all of several runs have, with their number.
+    """Return the mean of each score that all runs have, with the number of runs.
 
-    With unit scores of all runs, ``low`` and ``high`` are the 95 % interval, over seeds and units
-    from three runs on, and ``deviation`` is the standard deviation (n - 1) over runs. Without, they
-    are one standard deviation around the mean. Where runs share draws, the interval is over these,
-    and ``num_draws`` is their number.
+    If all runs have unit scores, ``low`` and ``high`` are the 95 % interval, over seeds and units
+    for three or more runs, and ``deviation`` is the standard deviation (n - 1) over runs. Otherwise
+    they are one standard deviation around the mean. If runs share draws, the interval is over the
+    draws, and ``num_draws`` is their number.
 
     Args:
         scores_of_runs: scores of each run.
         units_of_runs: unit scores of each run, by split.
-        measures: those with an interval.
-        draw_R: what each run shares with others, as of ``independent_draws``; empty: nothing.
+        measures: measures with an interval.
+        draw_R: the draw that each run shares with others, as in ``independent_draws``; empty: none.
     """
     means: dict[str, dict[str, Score]] = {}
     for split in scores_of_runs[0]:
@@ -274,7 +273,7 @@ def _over_runs(
 def write_table(table: ResultTable, folder: Path) -> list[Path]:
     """Write ``table.md``, ``table.json`` and the plots of the table; return the files.
 
-    There are none if the store has no held-out rows.
+    No files are written if the store has no held-out rows.
     """
     json_path = folder / "table.json"
     content = {
@@ -315,8 +314,8 @@ def write_joint_table(tables: Mapping[str, tuple[ResultTable, RunFolder]]) -> Pa
     """Write ``joint_table.md`` into the first folder: models' test scores in several comparisons.
 
     It has a column for each comparison and measure. Rows are joined by the settings in their
-    labels; a comparison without varied settings has the row "this run". Of repetitions only the
-    means are shown. Differences stand in the table of each comparison.
+    labels; a comparison without varied settings has the row "this run". For repetitions only the
+    means are shown. Differences are in the table of each comparison.
 
     Args:
         tables: name of a comparison -> its table and folder.
@@ -345,7 +344,7 @@ def write_joint_table(tables: Mapping[str, tuple[ResultTable, RunFolder]]) -> Pa
         parts += [f"{relations_title(relations)}", markdown_table(header, body)]
         parts.append(f"{relations_legend(relations)}.")
     parts += [f"{remark}." for remark in precision_conflict(precision_by_run)]
-    # What was computed in different precision is said of all at once.
+    # One remark about different precisions covers all comparisons.
     remarks_by_name = {
         name: replace(table, precision_by_run={}).all_remarks for name, (table, _) in tables.items()
     }
@@ -376,7 +375,7 @@ def _columns(name: str, table: ResultTable, folder: RunFolder) -> list[tuple[str
 def lines_for_terminal(table: ResultTable) -> Sequence[Any]:
     """Return the table as rich renderables: one for each split, and one of the relations.
 
-    Single runs whose mean is a row are left out.
+    Single runs whose mean is a row are omitted.
     """
     from rich.table import Table
     from rich.text import Text
@@ -389,10 +388,10 @@ def lines_for_terminal(table: ResultTable) -> Sequence[Any]:
         if body:
             titled.append((f"Differences, {table.layout.splits[split]}", header, body))
         for title, names, rows in titled:
-            # A title wider than its table would break anywhere.
+            # rich breaks a title that is wider than its table at any character.
             drawn = Table(title=title, min_width=min(len(title), 80))
             for number, name in enumerate(names):
-                # An interval has a line of its own, so that 80 columns are enough; nothing is cut.
+                # An interval gets its own line, so that the table fits in 80 columns uncut.
                 drawn.add_column(name, justify="left" if number == 0 else "right", overflow="fold")
             for cells in rows:
                 drawn.add_row(

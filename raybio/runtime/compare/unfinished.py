@@ -1,4 +1,4 @@
-"""Whether a training had come to its end when it stopped: rows of unfinished ones are marked."""
+"""Detection of unfinished trainings, whose rows are marked in tables."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from raybio.runtime.tune.leaderboard import TrialRecord
 from raybio.runtime.tune.trial import SweepSpec
 
 MIN_REPORTS = 8
-"""Reports of the last quarter that a trend is looked for in; with fewer nothing is said."""
+"""Minimum number of reports in the last quarter to test for a trend."""
 
 LARGEST_P = 0.01
 """Largest p of Kendall's test for a trend."""
@@ -32,12 +32,12 @@ EARLY_STOPPING = "early_stopping"
 
 
 class PublishedLength(NamedTuple):
-    """The least length of a published training.
+    """The minimum length of a published training.
 
     Attributes:
-        epochs: of recipes in epochs; None if there are none.
-        rows: steps times rows a step, of recipes in steps; None if there are none.
-        is_least: whether recipes of other lengths may have been meant.
+        epochs: minimum over recipes in epochs; None if there are none.
+        rows: steps times rows per step, minimum over recipes in steps; None if there are none.
+        is_least: whether it is a minimum over recipes of several lengths.
         is_stopped: whether validation ended the published trainings before these lengths.
     """
 
@@ -48,7 +48,7 @@ class PublishedLength(NamedTuple):
 
 
 def unfinished_reasons(groups: Sequence[Group]) -> dict[str, str]:
-    """Return label -> why its training is not finished, for the groups with such a run."""
+    """Return label -> why its training is not finished, for the groups with an unfinished run."""
     reasons: dict[str, str] = {}
     for group in groups:
         for run in group.runs:
@@ -61,9 +61,9 @@ def unfinished_reasons(groups: Sequence[Group]) -> dict[str, str]:
 def unfinished_reason(run: GivenRun) -> str | None:
     """Return why the training of a run is not finished; None if it is, or nothing is known.
 
-    A run that early stopping ended is finished if the published runs stopped early too, or had no
-    more epochs. A run whose weights are from before its last step is finished even if its loss
-    still fell.
+    A run that ended by early stopping is finished if the published runs also stopped early, or had
+    no more epochs. A run with weights from before its last step is finished even if its loss still
+    fell.
     """
     launch = run.folder.read_launch()
     recipes = METHODS[run.identity["method"]].recipes
@@ -119,8 +119,8 @@ def _reason(
 ) -> str | None:
     """Return why a training is not finished.
 
-    It is not if it had fewer epochs or rows than published (``published_length``), or if its loss
-    still falls (``falling_share``) up to the step of its weights.
+    A training is unfinished if it had fewer epochs or rows than published (``published_length``),
+    or if its loss still falls (``falling_share``) up to the step of its weights.
     """
     if not reports:
         return None
@@ -130,7 +130,7 @@ def _reason(
     by_validation = "stopped by validation at " if is_stopped else ""
     least = "at least " if published.is_least else ""
     epochs = last_epoch(reports)
-    # An epoch is rarely a whole number of steps.
+    # The tolerance is needed because an epoch is rarely a whole number of steps.
     if epochs is not None and published.epochs is not None and epochs < 0.99 * published.epochs:
         return f"{by_validation}{epochs:.2g} of {least}{published.epochs:g} published epochs"
     num_rows = reports[-1]["step"] * (batch_rows or 0)
@@ -150,18 +150,18 @@ def _reason(
 
 
 def last_epoch(reports: Sequence[Mapping[str, Any]]) -> float | None:
-    """Return the epochs of a training by its last report with them; None without one."""
+    """Return the epochs in the last report of a training that has them; None if no report has."""
     epochs = [report["metrics"]["epoch"] for report in reports if "epoch" in report["metrics"]]
     return epochs[-1] if epochs else None
 
 
 def falling_share(loss_by_step: Sequence[tuple[int, float]]) -> float | None:
-    """Return how much of its whole fall a loss fell by in the last quarter of the steps.
+    """Return the share of the total decrease of a loss that falls in the last quarter of steps.
 
-    None if it did not still fall: if Kendall's one-sided test for a trend in the last quarter has
-    p > 0.01, or if the fall there by the line of Theil and Sen is below 2 % of the fall from the
-    median of the first tenth of the reports to that of the last tenth. Single outliers change none
-    of these.
+    Return None if it no longer falls: if Kendall's one-sided test for a trend in the last quarter
+    has p > 0.01, or if the Theil-Sen line falls there by less than 2 % of the total decrease, from
+    the median of the first tenth of the reports to that of the last tenth. Single outliers affect
+    none of these.
 
     Args:
         loss_by_step: (step, loss) of each report, by ascending step.
@@ -188,9 +188,9 @@ def falling_share(loss_by_step: Sequence[tuple[int, float]]) -> float | None:
 def published_length(recipes: Mapping[str, Recipe], began_with: str | None) -> PublishedLength:
     """Return the published length of a run's training.
 
-    It is that of the published recipe that the run began with, or else of the recipe of its task,
-    graph or documents. Without either it is the least of all published recipes of the method: what
-    is shorter than each of them is not finished.
+    It is the length of the published recipe that the run began with, or else of the recipe of its
+    task, graph or documents. Without either it is the minimum over all published recipes of the
+    method, since a training that is shorter than each of them is not finished.
 
     Args:
         recipes: recipes of the method, by name.

@@ -1,9 +1,9 @@
 """Variants of a run: the same configuration with other values of some settings.
 
-They are trained at the same time and end in one table, such as Table 6 of McDermott et al.
-(2023): random vectors, the initial encoder, λ = 0 and the λ of the run. Of several settings every
-combination is a run. Runs that differ only in seed or sentence set are repetitions, shown by mean
-and deviation.
+They are trained at the same time and shown in one table, such as Table 6 of McDermott et al.
+(2023): random vectors, the initial encoder, λ = 0 and the λ of the run. With several settings,
+every combination is a run. Runs that differ only in seed or sentence set are repetitions, shown by
+mean and deviation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -181,7 +181,7 @@ def compare_all(
 
 
 def plan_of(comparisons: Sequence[tuple[RunSpec, Sequence[Variation]]]) -> list[str]:
-    """Return lines about the runs that ``compare_all`` would train, and about their time.
+    """Return lines about the runs that ``compare_all`` would train, and their time.
 
     Raises:
         RaybioError: as ``compare_all`` before it trains.
@@ -189,13 +189,13 @@ def plan_of(comparisons: Sequence[tuple[RunSpec, Sequence[Variation]]]) -> list[
     groups = [variants_of(spec, variations) for spec, variations in comparisons]
     for spec in [variant.spec for variants in groups for variant in variants]:
         if spec.bucket is not None:
-            # Otherwise runs of an empty disk would seem not begun.
+            # On an empty disk, runs in a bucket would otherwise seem not to have begun.
             refresh(spec.folder, spec.bucket)
     return describe_plan(_checked_specs(groups))
 
 
 def _checked_specs(groups: Sequence[Sequence[Variant]]) -> list[RunSpec]:
-    """Return all runs, checked before Ray starts: none is refused when others have been trained."""
+    """Return all runs, checked before Ray starts, so that none is refused after others trained."""
     specs = [variant.spec for variants in groups for variant in variants]
     for spec in specs:
         check_spec(spec)
@@ -250,7 +250,7 @@ def result_table(variants: Sequence[Variant], results: Sequence[Result]) -> Resu
 def _repeated_rows(
     variants: Sequence[Variant], results: Sequence[Result], rows: Mapping[str, SplitScores]
 ) -> frozenset[str]:
-    """Return the labels of the rows whose mean over repetitions is a row too."""
+    """Return the labels of the rows that are averaged in a row of repetitions."""
     repeated = set()
     for numbers in _repetitions(variants):
         if len(numbers) > 1:
@@ -330,8 +330,8 @@ def score_rows(variants: Sequence[Variant], results: Sequence[Result]) -> dict[s
     units_by_stage = [read_unit_scores(result.folder.unit_scores) for result in results]
     repeated = [numbers for numbers in _repetitions(variants) if len(numbers) > 1]
     if repeated and repeated[0][0] == 0:
-        # Scores without training may differ by seed too, as where it draws the labels. Those that
-        # do not have their row above.
+        # Scores without training may depend on the seed, for instance if it draws the labels.
+        # Scores that do not depend on it have their row above.
         for stage in untrained:
             run_scores = [reports[number].scores[stage] for number in repeated[0]]
             label = untrained_label(stage, run_scores)
@@ -361,7 +361,7 @@ def score_rows(variants: Sequence[Variant], results: Sequence[Result]) -> dict[s
 def _other_untrained(
     variants: Sequence[Variant], reports: Sequence[FinalReport], stage: str
 ) -> dict[str, list[int]]:
-    """Return the runs whose scores without training differ from those of this run's settings.
+    """Return the runs whose scores without training differ from those of this run.
 
     Args:
         variants: the compared runs.
@@ -393,10 +393,10 @@ def _other_untrained(
 
 
 def run_remarks(variants: Sequence[Variant], results: Sequence[Result]) -> list[str]:
-    """Return a line for each kind of input that was cut, and for what evaluations left out.
+    """Return remarks on inputs that were cut and on data that evaluations left out.
 
-    Also whether the step of its weights was chosen on what the table scores. Lines have the run's
-    label where runs differ.
+    A remark also says if the step of the weights was chosen on data that the table scores. Remarks
+    have the run's label if runs differ.
     """
     remarks_by_run = []
     for variant, result in zip(variants, results, strict=True):
@@ -443,8 +443,8 @@ def _repetitions(variants: Sequence[Variant]) -> list[list[int]]:
 def over_steps(variants: Sequence[Variant], results: Sequence[Result]) -> list[Path]:
     """Write the method's metrics over the steps of all runs into ``over_steps/`` of the first.
 
-    Repetitions are averaged. A metric that some run does not log is left out. Returns the folder,
-    if there is anything in it.
+    Repetitions are averaged. Metrics that some run does not log are omitted. Return the folder if
+    it has any content.
     """
     spec = variants[0].spec
     method = METHODS[spec.method]

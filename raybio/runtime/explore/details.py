@@ -24,13 +24,13 @@ from raybio.store.text_lines import read_text_lines
 Value = TypeVar("Value")
 
 CONTENT_COLUMNS = ("sequence", "text")
-"""Columns of a table of inputs, which are no labels."""
+"""Columns with the inputs of a table, which are not labels."""
 
 ReadFasta = Callable[[Path, Quarantine], Iterator[pa.RecordBatch]]
 """A reader of FASTA: yields columns ``key`` and ``sequence``."""
 
 ChooseForm = Callable[[pa.Array, pa.Array], Callable[[pa.Array], pa.Array]]
-"""Returns, for ids of embeddings and of a store, how both are written so that they agree."""
+"""(ids of embeddings, ids of a store) -> a function that brings both into a common form."""
 
 
 def ids_of_store(store: Store, field: str) -> pa.Array:
@@ -48,7 +48,7 @@ def rows_of_store(
     """Return the row of each id (S,), -1 for an id that the store does not have.
 
     Args:
-        store: named in the message.
+        store: the store, for the message.
         id_N: its ids.
         keys: ids of embeddings.
         choose_form: makes ids of both comparable, such as headers of UniProt and accessions.
@@ -81,7 +81,7 @@ def texts_of_store(store: Store, field: str, row_S: np.ndarray) -> list[str]:
 
 
 def texts_of_file(path: Path, keys: Sequence[str], read_fasta: ReadFasta) -> list[str]:
-    """Return the protein or text of each id in a file of inputs, "" for one that it lacks.
+    """Return the protein or text of each id in a file of inputs, "" for a missing id.
 
     Args:
         path: FASTA, texts or a table, as ``raybio embed`` reads them.
@@ -99,12 +99,12 @@ def labels_of_table(path: Path, keys: Sequence[str]) -> dict[str, list[str]]:
     """Return the columns of a table with labels: name -> label of each id, "" for none.
 
     Args:
-        path: a table with a column ``id``; its columns of proteins or texts are left out.
+        path: a table with a column ``id``; its columns of proteins or texts are ignored.
         keys: the ids.
 
     Raises:
-        DataError: if the file is missing, damaged or no table, has no column of ids or none of
-            labels, or none of the ids.
+        DataError: if the file is missing, damaged or not a table, has no column of ids or no
+            labels, or contains none of the ids.
     """
     wanted = "the columns 'id' and 'label'"
     if not is_table(path):

@@ -43,10 +43,10 @@ from raybio.store.store import Store
 from raybio.training.precision import current_embedding_precision
 
 MAX_TEXT = 300
-"""Characters of a protein or text on the page."""
+"""Maximum number of characters of a protein or text on the page."""
 
 MAX_LINKS = 50
-"""Links of a point on the page; hubs have more."""
+"""Maximum number of links per point on the page; hubs have more."""
 
 
 def explore(
@@ -73,15 +73,15 @@ def explore(
         source: a Parquet file of ``raybio embed``, or its folder of them; or a run or model, which
             embeds; each may be in a bucket.
         out: the page.
-        store: a prepared store: groups and links of rows, and what is embedded or was embedded;
-            None: that of the run unless there are ``inputs``, or none.
-        inputs: FASTA, texts or a table: what is embedded or was embedded, instead of the store.
+        store: a prepared store with the inputs and the groups and links of rows; None: the store of
+            the run unless there are ``inputs``, or no store.
+        inputs: FASTA, texts or a table with the inputs, instead of the store.
         labels: a table of ids and labels, which color points.
-        field: of the rows of a store; None: its first.
-        pooling: of a model that does not state it.
+        field: field of a store's rows; None: the first.
+        pooling: pooling for a model that does not state it.
         strip_stop: remove one ``*`` at the end of a protein that is embedded.
         max_bad_share: maximum fraction of invalid records.
-        max_points: of more rows a uniform sample is shown, always the same one.
+        max_points: maximum number of points; of more rows, a fixed uniform sample is shown.
         read_fasta: reads FASTA.
         choose_form: makes ids of embeddings and of a store comparable.
         say: called with remarks, one line each.
@@ -147,7 +147,7 @@ def _has_embeddings(address: Location) -> bool:
     """Return whether a path is a Parquet file or a folder of them, and not a run or model.
 
     Raises:
-        ConfigError: for a folder with files, of which none is of embeddings, a run or a model.
+        ConfigError: for a folder whose files belong neither to embeddings nor to a run or model.
         StorageError: if a bucket is missing or refuses.
     """
     if address.name.lower().endswith(PARQUET):
@@ -157,7 +157,7 @@ def _has_embeddings(address: Location) -> bool:
             names, _ = BucketFolder(address, is_patient=False).children()
     else:
         names = {path.name for path in address.iterdir()} if address.is_dir() else set()
-    # Users keep embeddings in the folder of the run or model that made them.
+    # A run or model takes precedence: users keep embeddings in its folder.
     if names & {RUN, CONFIG, MODULES}:
         return False
     has_parquet = any(name.lower().endswith(PARQUET) for name in names)
@@ -186,9 +186,9 @@ def _data(
     choose_form: ChooseForm,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Return what the page shows; items are the points, and ids that are not on the map.
+    """Return the data of the page; items are the points, and neighbors that are not on the map.
 
-    ``id_N`` has the ids of the store, if they were read already.
+    ``id_N`` has the ids of the store, if they have been read.
     """
     texts = points.texts
     colorings: dict[str, list[str]] = {}
@@ -251,7 +251,7 @@ def _data(
 
 
 def _spread(values: Sequence[Any], is_known_S: np.ndarray, missing: Any) -> list[Any]:
-    """Return the values of known points at their places, ``missing`` elsewhere."""
+    """Return the values of known points at their positions, and ``missing`` elsewhere."""
     iterator = iter(values)
     return [next(iterator) if is_known else missing for is_known in is_known_S.tolist()]
 

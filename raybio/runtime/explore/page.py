@@ -9,7 +9,7 @@ from typing import Any
 from raybio.core.files import replace_text
 
 PLACE = "@@DATA@@"
-"""Where the template takes the data."""
+"""Placeholder of the data in the template."""
 
 
 def write_page(path: Path, data: Mapping[str, Any]) -> None:

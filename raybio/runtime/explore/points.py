@@ -24,7 +24,7 @@ T = TypeVar("T")
 NUM_NEIGHBORS = 10
 
 LEAST_POINTS = 4
-"""Rows that t-SNE needs."""
+"""Minimum number of rows for t-SNE."""
 
 
 class Points(NamedTuple):
@@ -34,9 +34,9 @@ class Points(NamedTuple):
         keys: ids of the sample (S).
         texts: proteins or texts of the sample; None if they are not known.
         unit_SD: embeddings of length 1, float32.
-        num_rows: N, of which the sample was drawn.
-        neighbor_row_SK: nearest rows of each row, the nearest first: rows of the sample if they
-            are below S, else ``other_keys[row - S]``.
+        num_rows: N, the number of rows from which the sample was drawn.
+        neighbor_row_SK: nearest rows of each row, the nearest first; values below S are rows of the
+            sample, others are ``other_keys[row - S]``.
         cosine_SK: their cosines, float32.
         other_keys: ids of neighbors that are not in the sample.
         num_candidates: rows among which neighbors were searched.
@@ -55,7 +55,7 @@ class Points(NamedTuple):
 def points_of_model(
     model: EmbeddingModel, inputs: EmbeddingInputs, quarantine: Quarantine, max_points: int
 ) -> Points:
-    """Embed a sample of inputs; its neighbors are those in the sample.
+    """Embed a sample of inputs; neighbors are searched within the sample.
 
     Raises:
         ConfigError: if the model cannot be loaded.
@@ -67,7 +67,7 @@ def points_of_model(
     row_S = _sample(num_rows, max_points, model.reads)
     keys: list[str] = []
     contents: list[bytes] = []
-    # Records that are skipped have been counted.
+    # The first pass has already counted the skipped records.
     blocks = inputs.blocks(model, Quarantine(1.0))
     for indices, block in _chosen(row_S, ((len(block), block) for block in blocks)):
         chosen = block.take(pa.array(indices))
@@ -92,7 +92,7 @@ def keys_of_file(path: Path) -> list[str]:
 
 
 def points_of_file(path: Path, keys: Sequence[str], max_points: int) -> Points:
-    """Read a sample of embeddings; its neighbors are those among all of them.
+    """Read a sample of embeddings; neighbors are searched among all embeddings.
 
     Args:
         path: a Parquet file, or a folder of them.
@@ -134,7 +134,7 @@ def points_of_file(path: Path, keys: Sequence[str], max_points: int) -> Points:
 def nearest_units(
     unit_SD: np.ndarray, row_S: np.ndarray, blocks: Iterable[np.ndarray], k: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the k rows with the largest cosines to each query, without itself, and the cosines.
+    """Return the k other rows with the largest cosines to each query, and the cosines.
 
     Args:
         unit_SD: queries of length 1.
@@ -147,14 +147,14 @@ def nearest_units(
     """
     query_SD = torch.from_numpy(unit_SD).to(default_device())
     on_device = (torch.from_numpy(unit_MD).to(query_SD.device) for unit_MD in blocks)
-    # Of unit vectors: squared distances tell cosines near 1 apart, and give the same order.
+    # For unit vectors, squared distances distinguish cosines near 1 and give the same order.
     neighbors = nearest_others(query_SD, torch.from_numpy(row_S), on_device, k)
     # |a - b|^2 = 2 - 2 cos
     return neighbors.index_QK.cpu().numpy(), (1 + neighbors.score_QK.cpu() / 2).numpy()
 
 
 def _sample(num_rows: int, max_points: int, noun: str) -> np.ndarray:
-    """Return a uniform sample of rows, ascending; the same for the same numbers."""
+    """Return a uniform sample of rows, ascending, determined by the arguments."""
     if num_rows < LEAST_POINTS:
         raise DataError(f"there are {num_rows} {noun}; want at least {LEAST_POINTS} for a map")
     if num_rows <= max_points:

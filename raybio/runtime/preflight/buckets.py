@@ -14,7 +14,7 @@ from raybio.store.bucket_client import endpoint
 from raybio.store.remote_store import store_digest
 
 MAX_CLOCK_SECONDS = 600.0
-"""Difference of clocks that is reported: from 15 minutes on, clouds refuse signed requests."""
+"""Clock difference to report; from 15 minutes on, clouds refuse signed requests."""
 
 
 def bucket_problem(path: BucketPath, *, writes: bool) -> str:
@@ -22,7 +22,8 @@ def bucket_problem(path: BucketPath, *, writes: bool) -> str:
 
     Args:
         path: the path.
-        writes: also write, write with a condition and delete, as runs do; stores are only read.
+        writes: also test plain and conditional writes and deletion, as runs need; stores are only
+            read.
     """
     try:
         if writes:
@@ -35,7 +36,7 @@ def bucket_problem(path: BucketPath, *, writes: bool) -> str:
 
 
 def _server_problem(path: BucketPath) -> str:
-    """Return what the answer to an unsigned request shows: another region, or another time."""
+    """Return the problem that the response to an unsigned request shows: region or clock."""
     address = {
         "s3": f"https://{path.bucket}.s3.amazonaws.com",
         "gs": "https://storage.googleapis.com",
@@ -48,10 +49,10 @@ def _server_problem(path: BucketPath) -> str:
         with urllib.request.urlopen(request, timeout=CONNECT_SECONDS) as response:
             headers = response.headers
     except urllib.error.HTTPError as error:
-        # Without a signature it is refused, with the same headers.
+        # A bucket refuses unsigned requests, but with the same headers.
         headers = error.headers
     except (OSError, ValueError):
-        # The bucket was reached before, perhaps through a proxy that this request does not take.
+        # The bucket was reached before, so this request may lack a proxy.
         return ""
     region = headers.get("x-amz-bucket-region", "")
     chosen = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")

@@ -1,4 +1,4 @@
-"""Check of NVIDIA's driver against torch's build, as this machine has them."""
+"""Check of this machine's NVIDIA driver against the CUDA version of torch's build."""
 
 import re
 import shutil
@@ -75,7 +75,7 @@ def look_at_driver() -> Iterator[Finding]:
         return
     lines = (done.stdout + done.stderr).strip().splitlines() or [""]
     if done.returncode != 0:
-        # Its own words say whether driver and library differ, or no device is there.
+        # Show the tool's own message: driver and library may differ, or there may be no device.
         yield Finding(
             "driver",
             ERROR,

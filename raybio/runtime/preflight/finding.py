@@ -1,4 +1,4 @@
-"""Findings of the checks before a start; a check ends in time, and its failure ends no other."""
+"""Findings of the checks before a start; checks have time limits and fail independently."""
 
 import threading
 from collections import Counter
@@ -43,10 +43,10 @@ def run_guarded(
     """Return the findings of ``look``; an exception or a timeout becomes a finding too.
 
     Args:
-        check: what those are called.
-        look: runs in a thread, which is left behind when its time is over.
-        seconds: how long it may take; None: it runs in this thread, and ends by itself.
-        late: why it may be late, if that is known.
+        check: name of the findings.
+        look: the check; it runs in a thread, which is abandoned after a timeout.
+        seconds: time limit; None: no limit, and the check runs in this thread.
+        late: a possible reason for a timeout, if known.
     """
     if seconds is None:
         return _run_and_catch(check, look)
@@ -91,7 +91,7 @@ def _run_and_catch(check: str, look: Callable[[], Iterable[Finding]]) -> list[Fi
         findings.extend(look())
     except RaybioError as error:
         findings.append(Finding(check, ERROR, str(error)))
-    # A check may call any library.
+    # A check may call any library, and any error is a finding.
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]
         findings.append(Finding(check, ERROR, f"{type(error).__name__}: {lines[0][:300]}"))

@@ -40,7 +40,7 @@ from raybio.store.store import open_store
 from raybio.training.settings import TrainingConfig
 
 NAMES = {"faiss": tuple(CUDA_BY_PACKAGE)}
-"""Package -> its names, if it has several; a machine has one of them."""
+"""Package -> its alternative names; a machine has one of them."""
 
 PACKAGES = (
     "ray",
@@ -56,8 +56,7 @@ PACKAGES = (
 
 
 SHARED_SECONDS = 10.0
-"""Time that a file of another node may stay unseen: network file systems remember folders for a
-while.
+"""Time until a file of another node is visible, since network file systems cache folders.
 """
 
 
@@ -69,11 +68,11 @@ class NodeQuery:
     """A request to every node.
 
     Attributes:
-        probe: folder in that of runs, with a file of the driver; "" if runs are in a bucket.
+        probe: folder in the folder of runs, with a file of the driver; "" if runs are in a bucket.
         store: path of the prepared store, if there is one.
         method: key in ``METHODS``; None: no encoder is checked.
-        configs: a configuration with each published encoder.
-        buckets: paths in buckets, each with whether they are written.
+        configs: a configuration for each published encoder.
+        buckets: (path in a bucket, whether it is written).
     """
 
     probe: str
@@ -86,7 +85,7 @@ class NodeQuery:
 def versions() -> dict[str, str]:
     """Return the versions that results depend on.
 
-    raybio's has a digest of its code, which is edited between versions.
+    The version of raybio includes a digest of its code, which may be edited between versions.
     """
     version_by_package = {"python": platform.python_version()}
     for package in PACKAGES:
@@ -104,18 +103,18 @@ class NodeFacts:
 
     Attributes:
         node: its address and the beginning of its id.
-        file: that it wrote into the probe folder.
+        file: the file that it wrote into the probe folder.
         versions: package -> version.
-        storage: what is wrong with the folder of runs as seen from there; empty for nothing.
-        disks: place -> bytes free, and used share.
+        storage: problem with the folder of runs, as the node sees it; empty if none.
+        disks: location -> free bytes, and used share.
         shared_memory_bytes: size of /dev/shm.
-        object_store_bytes: what Ray took of it.
-        store: digest of the store, or what is wrong with it.
-        encoder: what is wrong with the encoders' sources; empty for nothing.
-        token: what is wrong with the token's file; empty for nothing.
-        bucket: what is wrong with the buckets; empty for nothing.
-        driver: NVIDIA's driver against torch's build.
-        ports: kind of Ray's process -> its ports that other machines reach.
+        object_store_bytes: Ray's share of it.
+        store: digest of the store, or the problem with it.
+        encoder: problem with the encoders' sources; empty if none.
+        token: problem with the token's file; empty if none.
+        bucket: problem with the buckets; empty if none.
+        driver: finding about NVIDIA's driver and torch's build.
+        ports: kind of Ray process -> its ports that other machines can reach.
     """
 
     node: str
@@ -155,7 +154,7 @@ def query_nodes(query: NodeQuery, seconds: float) -> tuple[list[NodeFacts], Find
     for answer in done:
         try:
             facts.append(ray.get(answer))
-        except Exception as error:  # the node's own, such as a missing raybio
+        except Exception as error:  # an error of the node, such as a missing raybio
             problems[named[answer]] = last_line(error)[:300]
     return facts, over_nodes("nodes", problems, len(named), "a task runs and answers")
 
@@ -180,7 +179,7 @@ def node_facts(query: NodeQuery, node: str, object_store_bytes: int) -> NodeFact
         disks={folder: free_space(Path(folder)) for folder in folders},
         shared_memory_bytes=shutil.disk_usage(SHARED_MEMORY).total if SHARED_MEMORY.exists() else 0,
         object_store_bytes=object_store_bytes,
-        # A bucket that fails is not waited for again.
+        # Do not wait again for a bucket that failed.
         store="" if any(problems) else _digest(query.store),
         encoder=_encoder_problem(query),
         token=_token_problem(),
@@ -191,7 +190,7 @@ def node_facts(query: NodeQuery, node: str, object_store_bytes: int) -> NodeFact
 
 
 def seen_storage(probe: Path, file: Path) -> str:
-    """Return the fault of the probe folder as seen from here; empty if none."""
+    """Return the problem with the probe folder as seen from here; empty if none."""
     deadline = time.monotonic() + SHARED_SECONDS
     while not (probe / "driver").is_file():
         if time.monotonic() > deadline:
@@ -211,7 +210,7 @@ def _digest(store: str | None) -> str:
         path = location(store)
         if not isinstance(path, BucketPath):
             return open_store(path).digest
-        # Only the manifest: preflight fetches no store to every node.
+        # Check only the manifest, so that preflight does not fetch the store to every node.
         check_copy_fits(path)
         return store_digest(path)
     except RaybioError as error:
@@ -242,7 +241,7 @@ def _encoder_problem(query: NodeQuery) -> str:
 
 
 def _would_be_fetched(source: str, revision: str) -> bool:
-    """Return whether a check of the method would fetch weights, which training does."""
+    """Return whether a check of the method would fetch weights, which is left to training."""
     # Imported here: it needs torch.
     from raybio.encoders.bin_checkpoint import is_unconverted
 
@@ -250,7 +249,7 @@ def _would_be_fetched(source: str, revision: str) -> bool:
 
 
 def _look_at_model(address: str) -> None:
-    """Refuse a model that this node cannot list; training fetches it."""
+    """Refuse a model that this node cannot list; fetching is left to training."""
     path = location(address, "encoder.source")
     assert isinstance(path, BucketPath)
     model_path(path, "encoder.source")
@@ -264,7 +263,7 @@ def _token_problem() -> str:
 
 
 def compare_versions(here: dict[str, str], nodes: Sequence[NodeFacts]) -> Iterator[Finding]:
-    """Check that nodes have the driver's versions; another build of the same is a warning."""
+    """Check that nodes have the driver's versions; another build of a version is a warning."""
     wrong: dict[str, str] = {}
     builds: dict[str, str] = {}
     for facts in nodes:
@@ -337,7 +336,7 @@ def compare_object_stores(nodes: Sequence[NodeFacts], min_mib: float) -> Finding
 
 
 def compare_buckets(nodes: Sequence[NodeFacts]) -> Finding:
-    """Check that every node reads, and where runs are, writes the buckets."""
+    """Check that every node reads the buckets, and writes those of runs."""
     problems = {facts.node: facts.bucket for facts in nodes}
     return over_nodes("bucket", problems, len(nodes), "reached and permitted")
 
@@ -389,7 +388,8 @@ def look_at_dashboard(address: str, with_token: bool, ask: bool) -> Iterator[Fin
     Args:
         address: its host and port; empty for none.
         with_token: whether the cluster is used with a token.
-        ask: whether this is its machine, where a loopback address means it and no other program.
+        ask: whether this machine is the one of the dashboard, on which a loopback address refers to
+            it.
     """
     if not address:
         yield Finding("dashboard", OK, "there is none")

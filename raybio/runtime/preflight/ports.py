@@ -63,7 +63,7 @@ def compare_ports(ports_by_node: Mapping[str, Mapping[str, list[int]]]) -> Findi
     state = "RAY_USE_TLS=1 would encrypt Ray's connections"
     if os.environ.get("RAY_USE_TLS") == "1":
         state = "RAY_USE_TLS=1 encrypts Ray's connections"
-    # Ports of torch.distributed are not listed: workers open them when they train.
+    # Ports of torch.distributed are not listed, since workers open them only in training.
     advice = f"close the network to others: {state}, but not those between training workers"
     return Finding("ports", OK, f"open to other machines: {'. '.join(shown)}. {advice}")
 

@@ -67,8 +67,8 @@ class Intent:
         method: key in ``METHODS``; None: settings are not checked.
         space: YAML file of a search space, for a sweep; it names the method.
         budget: changes of the space's budget, such as ``num_trials=6``.
-        min_free_gib: disk that must be free.
-        seconds: time limit of each check but that of the encoder, which may be fetched.
+        min_free_gib: minimum free disk.
+        seconds: time limit of each check except that of the encoder, which may be fetched.
         with_ray: also start or join Ray.
     """
 
@@ -85,7 +85,7 @@ class Intent:
 class _Plan:
     """The plan, resolved as far as its settings are valid.
 
-    ``runs`` of a bucket is a folder of the cache, where the driver's copy of a run lies.
+    For a bucket, ``runs`` is the folder of the cache with the driver's copies of runs.
     """
 
     runs: Path
@@ -98,7 +98,7 @@ class _Plan:
 
     @property
     def buckets(self) -> tuple[tuple[BucketPath, bool], ...]:
-        """Paths in buckets, each with whether they are written."""
+        """(path in a bucket, whether it is written) of all buckets."""
         paths: list[tuple[BucketPath, bool]] = []
         if self.bucket is not None:
             paths.append((self.bucket, True))
@@ -118,11 +118,10 @@ class _Plan:
 
 
 def preflight(intent: Intent) -> list[Finding]:
-    """Return all findings; a check that fails is a finding and ends no other.
+    """Return all findings; a check that fails becomes a finding and does not stop other checks.
 
     Raises:
-        ConfigError: for settings without a method that they are of, and for options that this job
-            does not have.
+        ConfigError: for settings without a method, and for options that this job does not have.
     """
     options = intent.options
     findings: list[Finding] = []
@@ -142,8 +141,8 @@ def preflight(intent: Intent) -> list[Finding]:
     look("bucket", _look_at_buckets, plan)
     look("store", _look_at_store, plan)
     _fetch_encoders(plan.configs)
-    # Pickled weights may be fetched and converted, which takes minutes; the client of the hub has
-    # limits of its own.
+    # No time limit: pickled weights may be fetched and converted, which takes minutes, and the
+    # client of the hub has its own limits.
     findings += run_guarded("encoder", lambda: _look_at_encoders(plan), None)
     look("storage", _look_at_storage, plan)
     look("disk", _look_at_disks, plan, intent.min_free_gib)
@@ -227,9 +226,9 @@ def _trial_configs(run: RunSpec, space: SearchSpace) -> tuple[TrainingConfig, ..
 
 
 def _fetch_store(store: Location | None) -> None:
-    """Fetch a store from a bucket before the checks, whose time is limited; the job needs it too.
+    """Fetch a store from a bucket before the checks, which have time limits; the job needs it too.
 
-    What is wrong with it is a finding of theirs.
+    Problems with it become findings of the checks.
     """
     if isinstance(store, BucketPath):
         with contextlib.suppress(RaybioError):
@@ -237,7 +236,7 @@ def _fetch_store(store: Location | None) -> None:
 
 
 def _fetch_encoders(configs: Sequence[TrainingConfig]) -> None:
-    """Fetch encoders from buckets before the check, as ``_fetch_store``."""
+    """Fetch encoders from buckets before the check, like ``_fetch_store``."""
     for config in configs:
         with contextlib.suppress(RaybioError):
             fetch_encoder(config)
@@ -299,8 +298,8 @@ def _fits(intent: Intent, plan: _Plan, nodes: Sequence[Node]) -> Iterator[Findin
     """Check that a training, or at least one trial, fits these nodes."""
     compute = plan.compute
     if intent.space is not None:
-        # Of a space that cannot be read, how many trials are wanted is not known: whether one has
-        # room is.
+        # If the space cannot be read, the number of trials is unknown; check that at least one
+        # fits.
         budget = Budget(max_concurrent_trials=1) if plan.space is None else plan.space.budget
         resources = trial_resources(
             nodes,
@@ -327,8 +326,8 @@ def _look_with_ray(intent: Intent, plan: _Plan) -> list[Finding]:
     if address.startswith(("http://", "https://")):
         return run_guarded("cluster", lambda: _look_at_jobs(address), intent.seconds)
     with ExitStack() as stack:
-        # What Ray starts ends with the thread that started it; its own limits end a start that
-        # takes too long.
+        # Processes that Ray starts end with the thread that started them, so a local start runs in
+        # this thread; Ray's own limits end a start that takes too long.
         limit = intent.seconds if address else None
         joined = run_guarded("cluster", lambda: _join(stack, address, plan), limit, LATE)
         if any(finding.state == ERROR for finding in joined):
@@ -338,7 +337,7 @@ def _look_with_ray(intent: Intent, plan: _Plan) -> list[Finding]:
             *run_guarded("resources", lambda: _fits(intent, plan, cluster_nodes()), intent.seconds),
         ]
         findings += run_guarded("dashboard", _look_at_dashboard, intent.seconds)
-        # Nodes are given the time; what is made of their answers needs little more.
+        # The time limit applies to the nodes; evaluating their answers takes little more.
         return findings + run_guarded(
             "nodes", lambda: _look_at_nodes(intent, plan), 2 * intent.seconds
         )
@@ -388,7 +387,7 @@ def _look_at_dashboard() -> Iterator[Finding]:
     me = ray.get_runtime_context().get_node_id()
     context = ray.init(
         ignore_reinit_error=True, logging_level=logging.ERROR
-    )  # the way to what init returned before
+    )  # the context of the running cluster
     address = context.address_info["webui_url"] or ""
     is_head = any(node["NodeID"] == me and nodes.HEAD in node["Resources"] for node in ray.nodes())
     with_token = os.environ.get("RAY_AUTH_MODE", "").lower() == "token"
@@ -399,7 +398,7 @@ def _look_at_nodes(intent: Intent, plan: _Plan) -> Iterator[Finding]:
     with this_machine.probe_folder(plan.runs) as probe:
         store = None if plan.store is None else str(absolute(plan.store))
         configs = tuple(plan.config_by_source.values())
-        # Nodes need not see the folder of a driver's copy.
+        # Nodes need not see the driver's copies.
         shared = "" if plan.bucket is not None else str(probe)
         query = nodes.NodeQuery(shared, store, plan.method, configs, plan.buckets)
         facts, answered = nodes.query_nodes(query, intent.seconds)

@@ -94,7 +94,7 @@ def look_at_token() -> Iterator[Finding]:
 
 
 def look_at_addresses() -> Iterator[Finding]:
-    """Check that the addresses which Ray opens or uses are closed to other machines."""
+    """Check that the addresses that Ray opens or uses are closed to other machines."""
     host = os.environ.get("RAY_DASHBOARD_HOST", "127.0.0.1")
     joins = cluster_to_join()
     if host in LOCAL_ONLY:
@@ -151,9 +151,9 @@ def look_at_upload(folder: Path) -> Iterator[Finding]:
 
 
 def uploaded(folder: Path, seconds: float = float("inf")) -> tuple[dict[Path, int], bool]:
-    """Return path and size of the files that Ray packs of a working directory.
+    """Return path and size of the files that Ray would upload from a working directory.
 
-    Also whether ``seconds`` were enough to see all of them.
+    Also return whether ``seconds`` were enough to list all of them.
     """
     from ray._private.ray_constants import (
         RAY_RUNTIME_ENV_IGNORE_GITIGNORE,
@@ -183,10 +183,10 @@ def uploaded(folder: Path, seconds: float = float("inf")) -> tuple[dict[Path, in
 
 @contextmanager
 def probe_folder(runs: Path) -> Iterator[Path]:
-    """Make a temporary folder in that of runs, with a file of the driver, for a ``with`` block.
+    """Create a temporary folder in ``runs``, with a file of the driver, for a ``with`` block.
 
     Raises:
-        ClusterError: if it cannot be made, or what the driver writes there does not come back.
+        ClusterError: if it cannot be made, or a file of the driver is not read back as written.
     """
     runs = runs.expanduser().absolute()
     made = [folder for folder in (runs, *runs.parents) if not folder.exists()]
@@ -309,7 +309,7 @@ def look_at_tracking(uri: str, on_cluster: bool) -> Iterator[Finding]:
         from mlflow import MlflowClient
 
         MlflowClient(tracking_uri=uri).search_experiments(max_results=1)
-    except Exception as error:  # of the client, its driver or the server
+    except Exception as error:  # an error of the client, its driver or the server
         why = first_line(error).replace(uri, shown)[:300]  # the full address may hold a password
         yield Finding("MLflow", ERROR, f"{shown}: {why}; {advice}")
     else:
@@ -343,7 +343,7 @@ def _look_at_database(path: Path) -> Iterator[Finding]:
         return
     try:
         with closing(sqlite3.connect(path, timeout=2.0, isolation_level=None)) as database:
-            database.execute("BEGIN IMMEDIATE")  # takes the one writer's place, and gives it back
+            database.execute("BEGIN IMMEDIATE")  # takes the write lock; ROLLBACK releases it
             database.execute("ROLLBACK")
     except sqlite3.Error as error:
         text = (

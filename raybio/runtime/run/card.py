@@ -41,13 +41,13 @@ def run_card(
     """Return the sections of the card of a run's model, for ``System.export``.
 
     Args:
-        folder: the run's.
-        system: the run's, with the weights that are exported.
+        folder: the run's folder.
+        system: the run's system, with the exported weights.
         config: the run's configuration.
-        step: of these weights.
-        precision: of the run.
-        metrics: of these weights.
-        report: their final evaluation; None where there is none, as of trials.
+        step: step of these weights.
+        precision: precision of the run.
+        metrics: metrics of these weights.
+        report: their final evaluation; None if there is none, as for trials.
     """
     store_name, data = _data(folder, system)
     header, base_model = _base_model(folder)
@@ -81,7 +81,7 @@ def _model_index(
             if score is None or math.isnan(score["value"]):
                 continue
             metric: dict[str, Any] = {"type": key, "name": title, "value": float(score["value"])}
-            # YAML's NaN is no number of the hub.
+            # The hub does not accept YAML's NaN.
             if not math.isnan(score.get("low", math.nan)):
                 metric["args"] = {
                     "low": float(score["low"]),
@@ -176,7 +176,8 @@ def _data(folder: RunFolder, system: System) -> tuple[str, str]:
     try:
         store = open_store(store_path, digest=identity["data_digest"])
     except (StoreError, StorageError):
-        # It was replaced during the training, for instance: no reason to lose the model.
+        # The store may have been replaced during the training, which is no reason to lose the
+        # model.
         return store_path.name, (
             f"Store `{store_path.name}`. Digest: {system.data_digest}\n\nThis store could not be "
             "opened when the card was written, so its sources are not listed."
@@ -195,7 +196,7 @@ def _data(folder: RunFolder, system: System) -> tuple[str, str]:
 
 
 def _base_model(folder: RunFolder) -> tuple[dict[str, Any], str]:
-    """Return keys of the header, and the section about license and base model."""
+    """Return header entries, and the section about license and base model."""
     encoder = folder.encoder
     if encoder is None:
         return {}, f"The weights began random. {license_sentence({})}"
@@ -219,7 +220,7 @@ def _citation(method: str) -> str:
 
 
 def _without_local_paths(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration with the name of a source that is a folder: a card is published."""
+    """Return the configuration with folders of sources reduced to names: a card is published."""
     encoder = config.get("encoder", {})
     source = encoder.get("source")
     if source is None or not (is_uri(source) or Path(source).expanduser().is_dir()):

@@ -22,7 +22,7 @@ _counted: dict[tuple[str, ...], list[InputLengths]] = {}
 
 
 def check_spec(spec: RunSpec) -> str:
-    """Refuse what could only fail in the workers, and return the store's digest.
+    """Refuse a run that would fail in the workers, and return the store's digest.
 
     Raises:
         ConfigError: if the run is not finished and its encoder or texts are missing, or its
@@ -44,10 +44,10 @@ def published_recipe(spec: RunSpec) -> str | None:
 
 
 def input_lengths(spec: RunSpec) -> list[InputLengths]:
-    """Return how many rows of the store are longer than what is read of them.
+    """Return how many rows of the store are truncated.
 
-    Counting tokenizes the texts, which takes seconds. Runs of a comparison mostly read the same,
-    so the counts are cached.
+    Counting tokenizes the texts, which takes seconds. Runs of a comparison mostly read the same
+    data, so the counts are cached.
     """
     entry = METHODS[spec.method]
     store = open_store(spec.store, entry.store)

@@ -1,7 +1,7 @@
 """The cost of a run: seconds, worker-hours and GPU-hours.
 
-A run's seconds are those from the first step of each start to its last report, evaluations
-included. They lack the time until a start's first step, and what a killed start lost.
+The seconds of a run go from the first step of each start to its last report, evaluations included.
+They exclude the time until a start's first step, and work that a killed start lost.
 """
 
 from dataclasses import dataclass
@@ -16,16 +16,16 @@ GPU = "cuda"
 
 @dataclass(frozen=True)
 class RunCost:
-    """What a run took.
+    """The cost of a run.
 
     Attributes:
-        name: of the run.
+        name: name of the run.
         steps: optimizer updates.
-        seconds: of training and evaluation.
+        seconds: seconds of training and evaluation.
         workers: training workers.
         device: ``cuda`` or ``cpu``.
-        final_seconds: those of ``seconds`` after the last report: the final evaluation.
-        threads: of each worker; None: not recorded.
+        final_seconds: the part of ``seconds`` after the last report: the final evaluation.
+        threads: threads of each worker; None: not recorded.
     """
 
     name: str
@@ -38,7 +38,7 @@ class RunCost:
 
     @property
     def worker_hours(self) -> float:
-        """Hours of all workers together: GPU-hours of a run on GPUs, which has one each."""
+        """Hours of all workers together; GPU-hours for a run on GPUs, since each worker has one."""
         return self.seconds * self.workers / 3600
 
     def seconds_of(self, steps: int) -> float:
@@ -48,11 +48,11 @@ class RunCost:
 
 
 def cost_of(folder: RunFolder, until_ms: int | None = None) -> RunCost | None:
-    """Return what a run has taken so far; None before its first report.
+    """Return the cost of a run so far; None before its first report.
 
     Args:
-        folder: the run's.
-        until_ms: the time of the end, in ms since 1970, of a run that writes its outcome later.
+        folder: the run's folder.
+        until_ms: end time in ms since 1970, for a run that has not written its outcome yet.
     """
     starts = read_starts(folder.notices)
     reports = read_reports(folder.metrics)
@@ -63,7 +63,7 @@ def cost_of(folder: RunFolder, until_ms: int | None = None) -> RunCost | None:
     final_ms = 0
     end_of_run_ms = outcome.get("time_ms", until_ms)
     if end_of_run_ms is not None:
-        # A start that only repeats the final evaluation has no report.
+        # A start that only repeats the final evaluation has no reports.
         final_ms = end_of_run_ms - max(times_ms[-1], starts[-1]["time_ms"])
         times_ms.append(end_of_run_ms)
     launch = folder.read_launch()
@@ -94,7 +94,7 @@ def hours_in_words(hours: float, device: str) -> str:
 
     Args:
         hours: hours of workers.
-        device: theirs, ``cuda`` or ``cpu``.
+        device: their device, ``cuda`` or ``cpu``.
     """
     number = f"{hours:.2g}" if hours < 100 else f"{hours:,.0f}"
     return f"{number} {'GPU' if device == GPU else 'CPU-worker'}-hours"

@@ -1,4 +1,4 @@
-"""One training run, seen from the driver: start or resume it in Ray Train, follow it, report it."""
+"""The driver of one training run: start or resume it in Ray Train, follow it, report it."""
 
 import contextlib
 import signal
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def train(spec: RunSpec) -> Result:
-    """Start a run, resume the one of that name, or return the result of a finished one.
+    """Start a run, resume the run of that name, or return the result of a finished one.
 
     Raises:
         CheckpointError: if the run of that name has other settings or another store, or no sound
@@ -45,8 +45,8 @@ def train(spec: RunSpec) -> Result:
         if run.finished is not None:
             run.tracker.catch_up()
             return run.finished
-        # Before anything is recorded: neither a plan that does not fit nor a damaged store is a
-        # failed run.
+        # Check before anything is recorded, since a plan that does not fit or a damaged store must
+        # not count as a failed run.
         compute = planned(run)
         open_store(spec.store, verify=True)
         return train_opened(run, compute)
@@ -57,7 +57,7 @@ def train_opened(run: OpenRun, compute: Compute) -> Result:
 
     Args:
         run: the run.
-        compute: as ``planned`` returns it.
+        compute: the result of ``planned``.
 
     Raises:
         RaybioError: as ``train``.
@@ -72,16 +72,16 @@ def train_opened(run: OpenRun, compute: Compute) -> Result:
 
 
 def planned(run: OpenRun) -> Compute:
-    """Return the compute of the next start.
+    """Return the compute settings of the next start.
 
     Raises:
-        ClusterError: if it does not fit the cluster.
+        ClusterError: if they do not fit the cluster.
     """
     compute = run.spec.compute
     plan = check_plan(compute.num_workers, compute.cpus_per_worker, compute.use_gpu)
     if plan is None or compute.threads_per_worker is not None:
         return compute
-    # The next start has as many threads, also where it trains next to other runs.
+    # Record the threads, so that the next start has as many even if it trains next to other runs.
     return replace(compute, threads_per_worker=plan.threads_per_worker)
 
 
@@ -100,7 +100,8 @@ def _run(run: OpenRun, compute: Compute, signals: StopSignals, start: str) -> Re
             signals.ray_has_started()
             error = None
             if not signals.caught:
-                # Not before Ray has started: its environment is read when it is imported.
+                # Import only after Ray has started: it reads its environment variables when it is
+                # imported.
                 from raybio.runtime.run.worker_group import fit_in_thread
 
                 relay = relay_of([run])
@@ -148,7 +149,7 @@ def _follow(work: "Work", follower: Follower, run: OpenRun, caught: list[int]) -
             if not follower.has_started and not caught:
                 view.wait()
             if caught and not is_stopping:
-                # Once: it ends a pause between two tries to reach MLflow.
+                # Call it once: it interrupts a pause between two tries to reach MLflow.
                 is_stopping = True
                 run.tracker.kill()
             if caught:
@@ -159,7 +160,7 @@ def _follow(work: "Work", follower: Follower, run: OpenRun, caught: list[int]) -
             if len(caught) > 1 or (caught and run.is_trained):
                 break
             if run.folder.failure.exists():
-                # Ray would restart the workers for nothing. A checkpoint in progress gets its time.
+                # Ray would only restart the workers. Wait for a checkpoint in progress.
                 work.thread.join(timeout=10)
                 break
         follower.update(view)

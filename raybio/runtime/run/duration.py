@@ -12,7 +12,7 @@ LONGEST_UNACCEPTED_SECONDS = 24 * 3600.0
 
 
 FAR_TOO_LONG = 10.0
-"""A run that is this many times too long is stopped at once; otherwise ten steps are measured."""
+"""A run that is too long by this factor is stopped at once; otherwise ten steps are measured."""
 
 
 _FIRST_TIMED_STEPS = FIRST_REPORTED_STEPS[1]
@@ -53,7 +53,7 @@ class RemainingTime:
         return f"{self.num_steps:,} steps, {rate}: about {in_words(self.seconds)}"
 
     def ends(self, now: float) -> str:
-        """Return the local time of the last step; ``now`` is in seconds since the epoch."""
+        """Return the local time of the last step; ``now`` is in seconds since 1970."""
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(now + self.seconds))
 
 
@@ -79,7 +79,7 @@ def epochs_in_words(
         num_steps: steps of the run.
         steps_per_epoch: steps of an epoch.
         batch_rows: rows of a global batch.
-        rows: what the rows of an epoch are, in the plural.
+        rows: noun for the rows of an epoch, in the plural.
     """
     epochs = num_steps / steps_per_epoch
     number = f"{epochs:,.0f}" if epochs >= 10 else f"{epochs:.2g}"
@@ -92,7 +92,7 @@ def epochs_in_words(
 class DurationEstimate:
     """Estimates how long a start of a run takes, from its reports.
 
-    The fastest rate counts, since other programs on the machine only make steps slower.
+    The fastest rate is used, since other programs on the machine only make steps slower.
 
     Attributes:
         projection: projection of the rest of the run; None before anything is measured.
@@ -100,26 +100,26 @@ class DurationEstimate:
     """
 
     def __init__(self, max_steps: int, from_step: int = 0) -> None:
-        """Begin with the reports after ``from_step``."""
+        """Estimate from the reports after ``from_step``."""
         self.projection: RemainingTime | None = None
         self.is_certain = False
         self._max_steps = max_steps
         self.restart(from_step)
 
     def restart(self, from_step: int) -> None:
-        """Continue with the reports after ``from_step``, of restarted workers."""
+        """Continue with reports of restarted workers, after ``from_step``."""
         self._from_step = from_step
         self._num_rates = 0
 
     def update(self, reports: Sequence[dict[str, Any]]) -> None:
-        """Take new reports, as ``metrics.jsonl`` holds them."""
+        """Process new reports of ``metrics.jsonl``."""
         for report in reports:
             rate = report["metrics"].get("steps_per_second")
             if not rate:
                 continue
             self._num_rates += 1
             num_steps = report["step"] - self._from_step
-            # The first rate of a start includes the time until the data flows.
+            # Ignore the first rate of a start, which includes the time until the data flows.
             if self._num_rates == 1 or num_steps < _FIRST_TIMED_STEPS:
                 continue
             projection = RemainingTime(self._max_steps - report["step"], 1 / rate)

@@ -15,7 +15,7 @@ from raybio.training.bucket_source import fetch_encoder, fetch_source
 
 
 def encoder_record(config: Any) -> dict[str, str] | None:
-    """Return what is recorded of the encoder's source; None for random weights.
+    """Return the record of the encoder's source; None for random weights.
 
     Args:
         config: the run's configuration.
@@ -31,7 +31,7 @@ def encoder_record(config: Any) -> dict[str, str] | None:
 
 
 def pin_encoder(folder: RunFolder) -> None:
-    """Make this process load the commit that is recorded in a run's folder, if there is one.
+    """Make this process load the commit that is recorded in a run's folder, if any.
 
     Raises:
         RecordFormatError: if the record has another format version.
@@ -40,7 +40,7 @@ def pin_encoder(folder: RunFolder) -> None:
 
 
 def pin_on_worker(record: dict[str, str] | None) -> None:
-    """Make this process load what the driver recorded by ``encoder_record``, or refuse to train.
+    """Make this process load the source that ``encoder_record`` recorded, or refuse to train.
 
     Raises:
         CheckpointError: if the source lies in a bucket, and its weights were replaced meanwhile.

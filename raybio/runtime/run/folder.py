@@ -39,15 +39,15 @@ from raybio.core.records import (
 from raybio.training.settings import COMPLETE
 
 LAUNCH = "launch.json"
-"""The last start of the run: workers, CPUs, tracking; of a sweep the budget too."""
+"""Record of the last start of the run: workers, CPUs, tracking; for a sweep, also the budget."""
 
 
 SHARED_SCORES = ".untrained"
-"""Folder next to the runs, of scores that they share; no run can have this name."""
+"""Folder next to the runs with scores that they share; no run can have this name."""
 
 
 WRITTEN_LAST = ("outcome.json", "failure.json", "ended.json", "result.json")
-"""Files that say that others are complete: where a run is copied, they come last, in this order."""
+"""Files that mark other files as complete; copies of a run write them last, in this order."""
 
 
 _log = logging.getLogger(__name__)
@@ -57,12 +57,12 @@ _NAME = re.compile(r"\w[\w.+-]{0,99}")
 
 
 def usual_folder(kind: str, variable: str) -> Path:
-    """Return the folder of runs, stores or sweeps that no option names.
+    """Return the default folder of runs, stores or sweeps.
 
-    That is the environment variable's value, or ``kind`` in the working directory. In a Ray job,
+    It is the value of the environment variable, or ``kind`` in the working directory. In a Ray job,
     whose working directory is deleted, it is ``~/raybio/kind``.
     """
-    # An empty variable counts as none, as that of the cache.
+    # An empty variable counts as unset, like that of the cache.
     if given := os.environ.get(variable):
         return Path(given).expanduser()
     if "runtime_resources" not in Path.cwd().parts:
@@ -71,24 +71,25 @@ def usual_folder(kind: str, variable: str) -> Path:
 
 
 def name_beginning(text: str) -> str:
-    """Return a text as the beginning of a run's name: what names do not have becomes "-"."""
+    """Return a text as the beginning of a run's name: invalid characters become "-"."""
     name = re.sub(r"[^\w.+-]+", "-", text).lstrip(".+-")
     return re.sub(r"\.+", ".", name)[:60] or "run"
 
 
 class RunFolder:
-    """``runs/<name>``; workers and driver see it under one path."""
+    """The folder ``runs/<name>`` of a run; workers and driver see it under the same path."""
 
     def __init__(self, runs: str | Path, name: str, option: str | None = "--name") -> None:
-        """Name the folder without touching it.
+        """Set the path without touching the folder.
 
         Args:
             runs: folder of runs.
-            name: of the run.
-            option: that gave the name; None: it is that of a folder which exists, whatever it is.
+            name: name of the run.
+            option: the option that gave the name; None: the name is that of an existing folder and
+                is not checked.
 
         Raises:
-            ConfigError: for a name that is no plain word, naming the option, or a folder of runs
+            ConfigError: for a name that is not a plain word, naming the option, or a folder of runs
                 that is a URI.
         """
         check_local(runs, "folder of runs")
@@ -119,7 +120,7 @@ class RunFolder:
 
     @property
     def newest_checkpoint(self) -> Path | None:
-        """The checkpoint from which the run resumes, unless its bytes are damaged."""
+        """The checkpoint from which the run resumes, unless it is damaged."""
         # Imported here: it imports torch, which takes seconds.
         from raybio.training.checkpoint import list_checkpoints
 
@@ -127,7 +128,7 @@ class RunFolder:
 
     @property
     def max_steps(self) -> int | None:
-        """Last step of the run; None for a folder without a run."""
+        """The last step of the run; None for a folder without a run."""
         identity = self.read_identity()
         return None if identity is None else int(identity["config"]["schedule"]["max_steps"])
 
@@ -138,12 +139,12 @@ class RunFolder:
 
     @property
     def data_digest(self) -> str:
-        """The digest of the store that ``run.json`` records; "" before there is one."""
+        """The digest of the store in ``run.json``; "" before it exists."""
         return self._recorded("data_digest") or ""
 
     @property
     def encoder(self) -> dict[str, str] | None:
-        """What ``run.json`` says of the encoder's weights; None before it is recorded."""
+        """The record of the encoder's weights in ``run.json``; None before it is written."""
         return self._recorded("encoder")
 
     def _recorded(self, name: str) -> Any:
@@ -152,16 +153,16 @@ class RunFolder:
         except RecordFormatError:
             raise
         except RecordError:
-            # ``open`` decides whether the folder is refused or replaced.
+            # Ignore the error: ``open`` decides whether the folder is refused or replaced.
             return None
 
     def record_encoder(self, record: dict[str, str] | None) -> None:
-        """Write into ``run.json`` which weights the encoder begins with; None: random ones.
+        """Record the encoder's initial weights in ``run.json``; None: random ones.
 
         The caller holds the driver's lock, or is the only one to write the folder.
 
         Raises:
-            CheckpointError: if checkpoints stand on other weights.
+            CheckpointError: if existing checkpoints began with other weights.
             ClusterError: if the folder cannot be written.
         """
         recorded = (self.read_identity() or {}).get("encoder")
@@ -238,7 +239,7 @@ class RunFolder:
             raise damage
         if damage is not None:
             warn_once(_log, f"{damage}; this start's own options count")
-        # Another tracking server would get a second MLflow run.
+        # Keep the tracking server: another one would get a second MLflow run.
         saved = read_recomputable(self.tracking, "tracking") or {}
         return {"tracking": saved["uri"]} if "uri" in saved else {}
 
@@ -246,8 +247,8 @@ class RunFolder:
     def trained_versions(self) -> dict[str, Any]:
         """``used_values`` of the versions that trained the newest checkpoint; empty if unknown.
 
-        ``launch.json`` also names those of a start that saved no checkpoint, of which nothing is
-        left; it counts if the checkpoint has no copy.
+        ``launch.json`` also names versions of a start that saved no checkpoint and left nothing. It
+        is used only if the checkpoint has no copy.
 
         Raises:
             CheckpointError: if the newest checkpoint has another format version.
@@ -265,7 +266,7 @@ class RunFolder:
         return dict(launch.get("versions", {}))
 
     def records(self) -> dict[str, Any]:
-        """Return the records of which the run's checkpoints keep a copy, by file name."""
+        """Return the records that the run's checkpoints copy, by file name."""
         copies = {}
         for path, kind in ((self.identity, "run"), (self.launch, "launch")):
             content = read_record(path, kind)
@@ -273,7 +274,7 @@ class RunFolder:
         return copies
 
     def _read(self, path: Path, kind: str) -> tuple[dict[str, Any] | None, RecordError | None]:
-        """Return a record or its copy in the newest checkpoint, or why there is neither.
+        """Return a record or its copy in the newest checkpoint, or the error if there is neither.
 
         Raises:
             RecordFormatError: if the record or its copy has another format version.
@@ -314,24 +315,23 @@ class RunFolder:
         data_digest: str,
         changeable_settings: tuple[str, ...],
     ) -> bool:
-        """Make the run, or check that the folder's run is this one; return whether it existed.
+        """Create the run, or check that the folder holds this run; return whether it existed.
 
-        The driver does so while it holds the folder's lock. A start that failed before there was
-        anything to keep is replaced by a run of other settings.
+        The driver calls this while it holds the folder's lock. If an earlier start failed before it
+        left anything to keep, a run with other settings replaces it.
 
         Args:
             method: its name in ``METHODS``.
             config: the whole configuration.
-            store: where the store lies now.
-            data_digest: its digest.
+            store: current location of the store.
+            data_digest: digest of the store.
             changeable_settings: dotted paths that may differ from the last start.
 
         Raises:
             CheckpointError: if the folder holds a run of another method, configuration or store,
                 with the difference.
             ClusterError: if the folder cannot be written.
-            RecordError: if its ``run.json`` is lost, so that nobody knows which run the folder
-                holds.
+            RecordError: if its ``run.json`` is lost, so that the run in the folder is unknown.
         """
         identity = {"method": method, "data_digest": data_digest}
         try:
@@ -344,7 +344,7 @@ class RunFolder:
             self._begin_anew(str(error))
             old = None
         if old is None and self._has_more_than_checkpoints:
-            # A trial of PBT begins with the checkpoints of another run, and nothing else.
+            # A trial of PBT begins with only the checkpoints of another run.
             raise RecordError(
                 f"{self.identity}: missing, although the folder holds results. "
                 f"{FORMATS['run'].if_lost}"
@@ -373,7 +373,7 @@ class RunFolder:
         return old is not None
 
     def _key(self, old: dict[str, Any] | None) -> str:
-        """Return the key by which the run's MLflow run is found; a new one for a new run."""
+        """Return the key that identifies the MLflow run; a new key for a new run."""
         if old is None:
             return uuid.uuid4().hex
         return (
@@ -384,7 +384,7 @@ class RunFolder:
 
     @property
     def _has_results(self) -> bool:
-        """Whether the folder holds something that other settings must not replace."""
+        """Return whether the folder holds results that other settings must not replace."""
         return committed_in(self.checkpoints) or self._has_more_than_checkpoints
 
     @property
@@ -400,7 +400,7 @@ class RunFolder:
         return result.get("status") in COMPLETE
 
     def _begin_anew(self, reason: str) -> None:
-        """Delete and report what a start without a checkpoint left; the folder's locks stay."""
+        """Delete, with a report, the leftovers of a start without a checkpoint, except locks."""
         from raybio.runtime.run.metrics_log import read_reports
 
         reports = read_reports(self.metrics)
@@ -411,8 +411,8 @@ class RunFolder:
         )
         for path in (self.plots, self.ray, self.checkpoints):
             shutil.rmtree(path, ignore_errors=True)
-        # ``run.json`` stays until the new run replaces it: a start that is killed before that has
-        # left another run's files, and the next one begins anew.
+        # ``run.json`` stays until the new run replaces it. If this start is killed before, the next
+        # one still finds another run's record and begins anew.
         files = (
             self.launch,
             self.metrics,
@@ -430,19 +430,19 @@ class RunFolder:
     def begin_start(self) -> str:
         """Record a new start and return its name; workers of earlier starts then end.
 
-        Ray may restart the workers of a failed start after its driver has given it up.
+        Ray may restart the workers of a failed start after its driver has abandoned it.
         """
         start = uuid.uuid4().hex
         write_record(self.start, "start", {"start": start})
         return start
 
     def is_newest_start(self, start: str) -> bool:
-        """Whether the run has not been started again since ``start``."""
+        """Return whether ``start`` is the latest start of the run."""
         return read_record(self.start, "start") == {"start": start}
 
     @contextlib.contextmanager
     def lock(self, who: str, timeout_seconds: float) -> Iterator[None]:
-        """Hold the folder's lock of ``who``, "driver" or "writer", for a ``with`` block.
+        """Hold the folder's "driver" or "writer" lock for a ``with`` block.
 
         Raises:
             HeldError: if another process holds it for longer than ``timeout_seconds``.
@@ -465,7 +465,7 @@ def committed_in(checkpoints: Path) -> bool:
     """Return whether the folder has any checkpoint; torch is not imported.
 
     Raises:
-        ClusterError: if it cannot be read: unreadable is not empty.
+        ClusterError: if it cannot be read, which does not mean that it is empty.
     """
     try:
         return any(name.startswith("step-") for name in os.listdir(checkpoints))
@@ -478,11 +478,11 @@ def committed_in(checkpoints: Path) -> bool:
 
 
 def record_failure(folder: RunFolder, error: Exception) -> None:
-    """Write ``failure.json`` for an error that no retry cures, if it is one.
+    """Write ``failure.json`` if a retry cannot cure the error.
 
     Raises:
-        DiskError: in place of a full or read-only disk's ``OSError``, which names the error only
-            where nothing can be written.
+        DiskError: in place of the ``OSError`` of a full or read-only disk, on which nothing can be
+            written.
     """
     if isinstance(error, OSError):
         if error.errno not in (*FULL, errno.EROFS):
@@ -496,7 +496,7 @@ def record_failure(folder: RunFolder, error: Exception) -> None:
 
 
 def changed_encoder(then: dict[str, str], now: dict[str, str]) -> str:
-    """Return the words of an error about an encoder whose weights are not those of its record."""
+    """Return the text of an error about an encoder with other weights than recorded."""
     return (
         f"the run began with other weights in encoder.source {now['source']!r}: "
         f"{_version_of(then)} then, {_version_of(now)} now. Restore them, or choose another --name"

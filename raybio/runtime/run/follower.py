@@ -1,4 +1,4 @@
-"""The driver's work on the files that workers write while they train."""
+"""Processing, in the driver, of the files that workers write while they train."""
 
 import time
 from typing import Any
@@ -21,7 +21,7 @@ class Follower:
     """
 
     def __init__(self, spec: RunSpec, resources: Resources) -> None:
-        """Begin before the workers start."""
+        """Create it before the workers start."""
         self.refusal: str | None = None
         self._folder = spec.folder
         self._max_steps = spec.config.schedule.max_steps
@@ -64,7 +64,7 @@ class Follower:
             reports = self._reports.read()
             view.update(reports)
             self._follow_length(view, reports)
-        # After the reports of steps, which precede it and clear what the view says.
+        # Show progress after the reports of steps, which come first and clear the view's message.
         for message in progress:
             view.say(message)
 
@@ -102,10 +102,11 @@ class Follower:
             return
         self._is_length_settled = True
         if not projection.is_long:
-            # A job that is retried on a busier machine must not be refused; one with more steps may
-            # be.
+            # Record these steps as accepted: a retry on a busier machine must not be refused, but a
+            # run with more steps may be.
             launch = read_recomputable(self._folder.launch, "launch")
-            # In place of a lost record, this number alone would hide its copy in checkpoints.
+            # If the record is lost, a new one with only this number would hide its copy in
+            # checkpoints.
             if launch is not None:
                 launch["num_accepted_steps"] = self._max_steps
                 write_record(self._folder.launch, "launch", launch)

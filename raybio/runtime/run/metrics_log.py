@@ -1,10 +1,10 @@
-"""``metrics.jsonl``: one line a report, written by rank 0 and read by all that follow a run.
+"""``metrics.jsonl``: one line per report, written by rank 0 and read by all followers of a run.
 
-The file is the spool between training and tracking: training only appends lines to a file.
+The file decouples training from tracking: training only appends lines to a file.
 
-A run that is stopped at an evaluation step writes a line with ``is_evaluation_pending``, which no
-reader returns. The next start replaces it by the report with the evaluation, so that readers get
-each step once and whole.
+A run that is stopped at an evaluation step writes a line with ``is_evaluation_pending``, which
+readers skip. The next start replaces it by the report with the evaluation, so that readers get each
+step once and complete.
 """
 
 import functools
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class MetricsLog:
-    """The writing end. Each step is in the file once, however often the run is resumed."""
+    """The writer of the log. Each step is in the file once, however often the run is resumed."""
 
     def __init__(self, path: Path) -> None:
         """Write to ``path``, which may hold the reports of an earlier start."""
@@ -35,7 +35,7 @@ class MetricsLog:
         self._last_step: int | None = None
 
     def rewind(self, step: int) -> None:
-        """Remove reports after ``step``, from which the run resumes; they will come again."""
+        """Remove reports after ``step``, from which the run resumes; they will be written again."""
         kept = []
         last_step = -1
         for line, report in _parsed(_whole_lines(self.path), self.path):
@@ -46,7 +46,8 @@ class MetricsLog:
         if kept and sum(map(len, kept)) == self.path.stat().st_size:
             return
         content = b"".join(kept)
-        # A new file, not a shorter one, so that a reader sees that it has to begin again.
+        # Write a new file instead of truncating, so that a reader notices that it has to start
+        # over.
         replace_bytes(self.path, content)
 
     def append(
@@ -61,11 +62,11 @@ class MetricsLog:
         """Add a report, unless the file has one of that step or a later one.
 
         Args:
-            step: its step.
-            metrics: its numbers.
+            step: step of the report.
+            metrics: its metrics.
             is_synced: force the log to the disk.
             is_evaluation_pending: the step will be reported again; see above.
-            facts: more of it, as plain JSON.
+            facts: other facts of the report, as plain JSON.
         """
         if self._last_step is None:
             self.rewind(step)
@@ -92,9 +93,9 @@ class MetricsLog:
 
 
 class MetricsTail:
-    """The reading end: whole lines that are new since the last call.
+    """The reader of the log: it returns complete lines that are new since the last call.
 
-    Each step comes once, or once more with an evaluation that a later start added to it.
+    Each step comes once, and a second time if a later start added an evaluation to it.
     """
 
     def __init__(self, path: Path, after_step: int = -1, *, was_evaluated: bool = True) -> None:
@@ -155,7 +156,7 @@ class MetricsTail:
 
 
 def position_of(report: dict[str, Any]) -> tuple[int, bool]:
-    """Return the step of a report and whether it holds an evaluation: later ones are greater."""
+    """Return (step, whether it holds an evaluation) of a report; later reports are greater."""
     return report["step"], bool(report.get("is_evaluation"))
 
 
@@ -179,7 +180,7 @@ def reports_for(command: str, path: Path) -> list[dict[str, Any]]:
 
 
 def _whole_lines(path: Path) -> bytes:
-    """Return whole lines, without a torn last one that a kill has left."""
+    """Return complete lines, without a partial last line that a kill may have left."""
     try:
         text = path.read_bytes()
     except FileNotFoundError:
@@ -188,7 +189,7 @@ def _whole_lines(path: Path) -> bytes:
 
 
 def _parsed(text: bytes, path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """Yield each line, with its end, and its report, but no pending ones.
+    """Yield each line, with its line end, and its report; skip pending ones.
 
     Damaged lines are skipped with a warning.
     """

@@ -1,8 +1,8 @@
 """``notices.jsonl``: warnings and progress of a run's workers, and the step that they start from.
 
-A worker reports to the user by logging on a ``raybio`` logger: a warning, or at level INFO what it
-computes. Progress is that of rank 0. Each rank has a file of its own. The driver follows the files
-and prints each message once.
+A worker reports to the user by logging on a ``raybio`` logger: warnings, and progress at level
+INFO. Only rank 0 reports progress. Each rank has its own file. The driver follows the files and
+prints each message once.
 """
 
 import json
@@ -50,7 +50,7 @@ class NoticeTail:
 
 @contextmanager
 def warnings_to(path: Path, rank: int = 0) -> Iterator[None]:
-    """Append the warnings and the progress of this process' loggers to the file of its rank."""
+    """Append warnings and progress of this process's loggers to the file of its rank."""
     # Workers on several nodes cannot append to one file on a network disk.
     own = path if rank == 0 else path.with_name(f"{path.stem}-{rank}{path.suffix}")
     handler = _NoticeHandler(own, rank)
@@ -78,11 +78,11 @@ def report_start(
 
     Args:
         path: the notices of rank 0.
-        first_step: step that the run starts from: 0, or its checkpoint's.
+        first_step: step that the run starts from: 0, or the step of its checkpoint.
         steps_per_epoch: steps of an epoch.
         device: ``cuda`` or ``cpu``.
-        is_first_step_reported: whether this start writes the report of ``first_step``, as it does
-            at step 0, and with an evaluation that it makes up for.
+        is_first_step_reported: whether this start writes the report of ``first_step``: at step 0,
+            or with a missed evaluation.
     """
     notice = {"first_step": first_step, "steps_per_epoch": steps_per_epoch, "device": device}
     _append(path, notice | {"is_first_step_reported": is_first_step_reported})
@@ -118,8 +118,8 @@ class _NoticeHandler(logging.Handler):
 
 
 def _append(path: Path, notice: dict[str, Any]) -> None:
-    # The first newline ends half a line of a killed process. One write, so that lines of several
-    # processes do not mix.
+    # The first newline ends a partial line of a killed process. A single write keeps lines of
+    # several processes apart.
     line = "\n" + json.dumps({"time_ms": int(time.time() * 1000)} | notice) + "\n"
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     try:
@@ -133,14 +133,14 @@ def _parsed(text: bytes) -> Iterator[dict[str, Any]]:
         try:
             notice = json.loads(line)
         except (ValueError, RecursionError):
-            # Empty, or half a line of a killed process.
+            # An empty line, or a partial line of a killed process.
             continue
         if _is_notice(notice):
             yield notice
 
 
 def _is_notice(value: Any) -> bool:
-    """Return whether a line holds what workers write, with values that readers can use."""
+    """Return whether a line is a notice with valid values."""
     if not isinstance(value, dict):
         return False
     if "warning" in value or "progress" in value:
@@ -152,7 +152,7 @@ def _is_notice(value: Any) -> bool:
 
 
 class WarningPrinter:
-    """Prints the warnings of several runs; a message that several log is printed for the first."""
+    """Prints the warnings of several runs; equal messages are printed only for the first run."""
 
     def __init__(self) -> None:
         """Follow no run yet."""

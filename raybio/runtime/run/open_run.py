@@ -1,4 +1,4 @@
-"""A run that this driver holds: opened, begun, and concluded by what its workers left."""
+"""A run that this driver holds: opening, beginning and concluding it."""
 
 import contextlib
 import logging
@@ -52,8 +52,8 @@ class OpenRun:
     Attributes:
         spec: the run, in steps.
         folder: its folder.
-        tracker: of its MLflow run.
-        finished: the result of a run that is finished already.
+        tracker: tracker of its MLflow run.
+        finished: the result, if the run is already finished.
         spool: the run in its bucket; None: it is in a local folder.
     """
 
@@ -64,7 +64,7 @@ class OpenRun:
         finished: Result | None,
         held_spool: "spool.HeldSpool | None" = None,
     ) -> None:
-        """Take over an opened folder; ``open`` is the way to make one."""
+        """Take over an opened folder; use ``open`` instead."""
         self.spec = spec
         self.folder = spec.folder
         self.tracker = tracker
@@ -73,7 +73,7 @@ class OpenRun:
 
     @classmethod
     def open(cls, spec: RunSpec, held: contextlib.ExitStack) -> Self:
-        """Make the folder or find the run in it, and hold its lock until ``held`` is closed.
+        """Create the folder or find the run in it, and hold its lock until ``held`` is closed.
 
         Raises:
             RaybioError: as ``driver.train``.
@@ -96,27 +96,27 @@ class OpenRun:
         finished = finished_result(folder, spec.config) if is_old else None
         if finished is None:
             folder.record_encoder(encoder_record(spec.config))
-            # Here and not in ``begin``: a run of ``--seeds`` can be stopped while it waits.
+            # Done here and not in ``begin``, since a run of ``--seeds`` can be stopped while it
+            # waits.
             folder.stop.unlink(missing_ok=True)
         config = spec.config.to_mapping()
         tracker = Tracker(folder, uri, spec.method, config, digest, spec.parent_run_id)
         return cls(spec, tracker, finished, held_spool)
 
     def begin(self, compute: Compute) -> tuple[str, list[str]]:
-        """Record a new start and remove what the last one left.
+        """Record a new start and remove leftovers of the last one.
 
-        Nothing may be refused afterwards: the next start would take it for the run's own.
+        All checks must come before: the next start treats what is recorded as the run's own.
 
         Args:
-            compute: what the next start repeats.
+            compute: compute settings that the next start repeats.
 
         Returns:
-            The name of the start, and remarks: on other versions than those of the newest
-            checkpoint, on an earlier start of which nothing is left, and on each kind of input that
-            is cut.
+            The name of the start, and remarks on changed versions since the newest checkpoint, on
+            an earlier start that left nothing, and on each kind of input that is cut.
 
         Raises:
-            CheckpointError: if versions are others and the run is strict; nothing is written.
+            CheckpointError: if versions have changed and the run is strict; nothing is written.
         """
         spec = self.spec
         assert spec.precision is not None
@@ -135,7 +135,7 @@ class OpenRun:
         write_record(self.folder.launch, "launch", compute.to_record() | launch)
         self.folder.record_precision(spec.precision)
         start = self.folder.begin_start()
-        # This start may be killed before it can replace what the last one left.
+        # Remove leftovers now, since this start may be killed before it can replace them.
         for path in (
             self.folder.failure,
             self.folder.outcome,
@@ -145,17 +145,17 @@ class OpenRun:
             path.unlink(missing_ok=True)
         remarks += record_cuts(input_lengths(spec), self.folder, self.tracker)
         if self.spool is not None:
-            # A driver that is killed now must not leave the result of an older start.
+            # If the driver is killed now, the bucket must not keep the result of an older start.
             self.spool.mirror.write_all()
         return start, remarks
 
     def _versions(self) -> tuple[dict[str, str], list[str]]:
-        """Return the versions that the run has used with this start, and a remark on new ones.
+        """Return the versions that the run has used, including this start, and remarks on changes.
 
-        What was used after the newest checkpoint is forgotten: nothing is left of it.
+        Versions used after the newest checkpoint are dropped, since none of their results is left.
 
         Raises:
-            CheckpointError: if the run is strict, and others have ever been used.
+            CheckpointError: if the run is strict, and other versions have ever been used.
         """
         versions = arithmetic_versions()
         if not committed_in(self.folder.checkpoints):
@@ -183,12 +183,12 @@ class OpenRun:
         return used_values(used, versions), remarks
 
     def worker_spec(self, threads: int | None, start: str, relay: Any) -> WorkerSpec:
-        """Return what workers get.
+        """Return the specification of the start for workers.
 
         Args:
-            threads: to compute with.
+            threads: compute threads.
             start: name of the start.
-            relay: their way to this driver; None for a run in a local folder.
+            relay: the relay to this driver; None for a run in a local folder.
         """
         lease = None if self.spool is None else self.spool.key
         return WorkerSpec(
@@ -199,7 +199,7 @@ class OpenRun:
         """Refuse to go on if another driver has taken over a run in a bucket.
 
         Raises:
-            LostLeaseError: if it has. A bucket that does not answer ends no run.
+            LostLeaseError: if it has. A bucket that does not respond does not end the run.
         """
         if self.spool is not None:
             self.spool.lease.check_not_lost()
@@ -209,10 +209,10 @@ class OpenRun:
         return replace(self.spec, store=absolute(self.spec.store), runs=self.folder.path.parent)
 
     def conclude(self, status: str) -> None:
-        """Write the result and the plots, and let the MLflow run end; do not wait for it.
+        """Write the result and the plots, and end the MLflow run without waiting for it.
 
         Raises:
-            OSError: if the result of a complete run cannot be written. Its MLflow run ends, as
+            OSError: if the result of a complete run cannot be written. Its MLflow run then ends as
                 failed.
         """
         ending = MLFLOW_STATUS[status]
@@ -229,7 +229,7 @@ class OpenRun:
             self.tracker.end(ending)
 
     def _plot(self) -> None:
-        """Write the plots; a run without them is complete."""
+        """Write the plots; failures are not fatal."""
         try:
             plot_run(read_reports(self.folder.metrics), self.folder.plots)
             outcome = read_record(self.folder.outcome, "outcome") or {}
@@ -241,14 +241,14 @@ class OpenRun:
         """Wait until MLflow has the whole run, and write the result again; return whether it has.
 
         Args:
-            status: as for ``conclude``, which comes first.
-            seconds: patience, see ``Tracker.wait``.
+            status: as for ``conclude``, which must be called first.
+            seconds: time limit, see ``Tracker.wait``.
 
         Raises:
             OSError: as ``conclude``.
         """
         is_complete = self.tracker.wait(seconds)
-        # A tracking server that was away may have given the id only now.
+        # A tracking server that was unavailable may have assigned the id only now.
         self._write_result(status)
         return is_complete
 
@@ -267,9 +267,10 @@ class OpenRun:
 
     @property
     def is_trained(self) -> bool:
-        """Whether the last step is saved: the same command repeats the final evaluation alone.
+        """Whether the last step is saved, so that only the final evaluation is left.
 
-        Of a run in a bucket that stopped early it is False: its driver has no checkpoint's state.
+        It is False for a run in a bucket that stopped early, since its driver has no checkpoint
+        state.
         """
         newest = self.folder.newest_checkpoint
         if newest is None:
@@ -291,14 +292,14 @@ class OpenRun:
                 content["checkpoint"] = str(self.spool.bucket / "checkpoints" / newest.name)
             write_record(self.folder.result, "result", content)
         except (OSError, RaybioError):
-            # The error that ended the run is reported, not that its result has no room either, or
+            # Report the error that ended the run, not that its result cannot be written either, or
             # that its records are damaged.
             if status in COMPLETE:
                 raise
 
 
 def _check_not_past(folder: RunFolder, max_steps: int) -> None:
-    """Refuse a last step that the run is past: its records would name other weights.
+    """Refuse a last step that the run has passed: its records would describe other weights.
 
     Raises:
         CheckpointError: if the newest checkpoint or the result of a complete run has a later step.

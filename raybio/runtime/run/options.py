@@ -1,4 +1,4 @@
-"""From command-line options to a ``RunSpec``, without Ray and without torch."""
+"""Conversion of command-line options to a ``RunSpec``, without Ray and without torch."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -27,15 +27,15 @@ FOLD = "data.fold"
 
 
 Published = Callable[[TrainingConfig | None], Mapping[str, object]]
-"""Published settings for a store, which --recipe, --config and --set override.
+"""Returns published settings for a store, which --recipe, --config and --set override.
 
-The argument is the configuration that all settings together give; None in the first of two calls.
+It is called twice: first with None, then with the configuration that results from all settings.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """Options of a command line as they are given; None where one is missing.
+    """Options of a command line as given; None for missing ones.
 
     Attributes:
         store: a prepared store.
@@ -47,10 +47,10 @@ class RunOptions:
         runs: folder of all runs, or their path in a bucket.
         tracking: MLflow tracking URI.
         compute: workers, CPUs, GPUs and device.
-        published: settings that the job brings for its store.
+        published: published settings of the job for its store.
         verbose: show Ray's own logs.
         accepts_long_run: the run may take more than a day on CPUs.
-        is_strict: refuse to resume by other versions or on other hardware.
+        is_strict: refuse to resume with other versions or on other hardware.
     """
 
     store: Location | None = None
@@ -69,7 +69,7 @@ class RunOptions:
 
     @property
     def given_settings(self) -> dict[str, Any]:
-        """The settings that are given one by one, as ``override_all`` takes them.
+        """The individually given settings, as ``override_all`` takes them.
 
         Raises:
             ConfigError: for a text that is not SETTING=VALUE.
@@ -80,10 +80,10 @@ class RunOptions:
 def resolve(method: str, options: RunOptions, name_prefix: str | None = None) -> RunSpec:
     """Turn options into the run that they describe.
 
-    - Settings: the method's defaults (the demo's without a store), those that the job brings,
-      ``--recipe``, ``--config``, then ``--set``.
-    - The name of a run that exists, given without store and config, continues with its own.
-    - A configuration from the folder of a run or sweep brings its store, workers and device.
+    - Settings come from the method's defaults (the demo's without a store), published settings of
+      the job, ``--recipe``, ``--config``, and ``--set``, in this order.
+    - If an existing run is named without store and config, its own are used.
+    - A configuration from the folder of a run or sweep implies its store, workers and device.
 
     Args:
         method: key in ``METHODS``.
@@ -108,8 +108,8 @@ def resolve(method: str, options: RunOptions, name_prefix: str | None = None) ->
     store, config = resolve_config(entry, options, runs)
     if store is not None and options.store is None and options.config is not None:
         print(f"store: {store}, for which {options.config} was made; --store changes that")
-    # With other workers or threads the result would not be bit-identical, and with another
-    # tracking URI the run would get a second MLflow run.
+    # Other workers or threads would change the last bits of the result, and another tracking URI
+    # would give the run a second MLflow run.
     own = RunFolder(runs, options.name).read_launch() if options.name else {}
     recorded = own
     if not recorded and options.config is not None:
@@ -141,9 +141,9 @@ def resolve(method: str, options: RunOptions, name_prefix: str | None = None) ->
 def resolve_config(
     entry: Method, options: RunOptions, runs: Path
 ) -> tuple[Location | None, TrainingConfig]:
-    """Return the store and the configuration; nothing is written.
+    """Return the store and the configuration, without writing anything.
 
-    The store is None where the method's demo corpus would be prepared.
+    The store is None if the method's demo corpus would be prepared.
 
     Raises:
         ConfigError: for wrong settings.
@@ -164,7 +164,7 @@ def resolve_config(
 
     if options.published is None:
         return store, with_options(base)
-    # Twice, since the steps of an epoch depend on the batch that is given.
+    # Resolve twice, since the steps of an epoch depend on the given batch.
     first = with_options(override_all(base, options.published(None)))
     return store, with_options(override_all(base, options.published(first)))
 
@@ -176,7 +176,7 @@ def base_configs(options: RunOptions) -> dict[str, Callable[[], TrainingConfig]]
     """
 
     def base(entry: Method) -> TrainingConfig:
-        # A name belongs to a run; a sweep has its own.
+        # Ignore the name, which is the sweep's and not a run's.
         _, config = resolve_config(entry, replace(options, name=None), Path())
         return config
 
@@ -189,7 +189,7 @@ def runs_folder(
     """Return the local folder of runs or sweeps, and their path in a bucket if they are in one.
 
     Args:
-        given: value of ``--runs`` or ``--sweeps``; None: that of the variable, or the default.
+        given: value of ``--runs`` or ``--sweeps``; None: the variable's value, or the default.
         kind: ``runs`` or ``sweeps``.
         variable: the environment variable that names their folder.
 
@@ -211,11 +211,11 @@ def sweeps_folder(
 ) -> tuple[Path, BucketPath | None]:
     """Return the local folder of sweeps, and their path in a bucket if they are in one.
 
-    A bucket is checked, and the driver's copy of a sweep made equal to it.
+    For a bucket, check access and update the driver's copy of the sweep from it.
 
     Args:
-        given: value of ``--sweeps``; None: that of ``RAYBIO_SWEEPS``, or the default.
-        name: of the sweep, if it is given.
+        given: value of ``--sweeps``; None: the value of ``RAYBIO_SWEEPS``, or the default.
+        name: name of the sweep, if given.
 
     Raises:
         ConfigError: for a URI that is not supported.
@@ -236,8 +236,8 @@ def check_writable(folder: Path, bucket: BucketPath | None, option: str = "--run
 
     Args:
         folder: what ``runs_folder`` or ``sweeps_folder`` returned.
-        bucket: as they returned it; one in a bucket was checked by them.
-        option: that gave the folder.
+        bucket: the bucket they returned, which they have checked.
+        option: the option that gave the folder.
 
     Raises:
         ConfigError: naming the option; also for the folder of a single run.
@@ -247,7 +247,7 @@ def check_writable(folder: Path, bucket: BucketPath | None, option: str = "--run
 
 
 def default_folder(kind: str, variable: str) -> Path:
-    """Return ``usual_folder``; in a Ray job, print it.
+    """Return ``usual_folder``, and print it in a Ray job.
 
     Raises:
         ConfigError: if the environment variable names a URI.

@@ -1,8 +1,8 @@
 """Several training runs of one command, as many at a time as fit the cluster.
 
-Each run is a Ray task that trains in one process, in the run's own folder. Its weights are those
-that Ray Train gives with one worker and as many threads. Runs of several workers go through Ray
-Train, one after the other.
+Each run is a Ray task that trains in one process, in the run's own folder. Its weights equal those
+of Ray Train with one worker and as many threads. Runs of several workers use Ray Train, one after
+the other.
 """
 
 import contextlib
@@ -42,13 +42,13 @@ from raybio.training.settings import COMPLETE
 POLL_SECONDS = 0.2
 
 MOST_NAMED = 6
-"""Names of unfinished runs in the message after a signal."""
+"""Maximum number of unfinished runs that the message after a signal names."""
 
 
 def train_runs(groups: Sequence[Sequence[RunSpec]]) -> list[list[Result]]:
     """Start, resume or read runs, and return the results of each group.
 
-    A run that fails leaves the others alone.
+    A failed run does not affect the others.
 
     Args:
         groups: runs that are compared, with a decided precision. In MLflow, the other runs of a
@@ -62,8 +62,8 @@ def train_runs(groups: Sequence[Sequence[RunSpec]]) -> list[list[Result]]:
         runs_by_group = [_open(group, held) for group in groups]
         runs = [run for group_runs in runs_by_group for run in group_runs]
         unfinished = [run for run in runs if run.finished is None]
-        # Before anything is recorded: neither a plan that does not fit nor a damaged store is a
-        # failed run.
+        # Check before anything is recorded, since a plan that does not fit or a damaged store must
+        # not count as a failed run.
         for store in {run.spec.store for run in unfinished}:
             open_store(store, verify=True)
         if len(runs) > 1 and all(run.spec.compute.num_workers == 1 for run in runs):
@@ -85,7 +85,7 @@ def _train_in_turn(runs: Sequence[OpenRun], num_runs: int) -> None:
     failures: list[RaybioError | OSError] = []
     for run, compute in zip(runs, computes, strict=True):
         if run.tracker.parent is not None:
-            # It has ended: this run has the machine for itself, and samples its load.
+            # The parent has ended. This run has the machine to itself, and samples its load.
             run.tracker.parent_run_id = run.tracker.parent.run_id
             run.tracker.parent = None
         try:
@@ -102,11 +102,11 @@ def _train_in_turn(runs: Sequence[OpenRun], num_runs: int) -> None:
 
 
 class Placement(NamedTuple):
-    """Where a run is going to be trained.
+    """The device and threads on which a run will be trained.
 
     Attributes:
         device: ``cuda`` or ``cpu``; None: not known before it starts.
-        threads: of its worker; None: not known.
+        threads: threads of its worker; None: not known.
     """
 
     device: str | None
@@ -117,9 +117,9 @@ class Concurrency(NamedTuple):
     """How runs share a cluster.
 
     Attributes:
-        num_at_a_time: runs that are trained at the same time.
+        num_at_a_time: number of runs that are trained at the same time.
         explanation: the reason, as a sentence.
-        placements: of each run.
+        placements: placement of each run.
     """
 
     num_at_a_time: int
@@ -128,7 +128,7 @@ class Concurrency(NamedTuple):
 
 
 def concurrency(specs: Sequence[RunSpec], num_runs: int) -> Concurrency:
-    """Return how the runs share the cluster, as ``train_runs`` does it.
+    """Return how the runs share the cluster in ``train_runs``.
 
     Args:
         specs: unfinished runs.
@@ -155,7 +155,7 @@ def concurrency(specs: Sequence[RunSpec], num_runs: int) -> Concurrency:
 
 
 def _open(group: Sequence[RunSpec], held: contextlib.ExitStack) -> list[OpenRun]:
-    """Open the runs of a group, and hold those that are not finished."""
+    """Open the runs of a group, and hold the unfinished ones."""
     runs: list[OpenRun] = []
     for spec in group:
         first = runs[0] if runs else None
@@ -168,8 +168,8 @@ def _open(group: Sequence[RunSpec], held: contextlib.ExitStack) -> list[OpenRun]
             else:
                 held.enter_context(held_here.pop_all())
         if first is not None and first.finished is None:
-            # Not when the tracker was made: by a key of its own, the run is found again by a
-            # command that trains it alone.
+            # Set the parent only now, not when creating the tracker: the key must not depend on it,
+            # so that a command that trains only this run finds it again.
             run.tracker.parent = first.tracker
         runs.append(run)
     return runs
@@ -180,8 +180,8 @@ def _train_together(runs: Sequence[OpenRun], num_runs: int) -> None:
 
     Args:
         runs: unfinished runs, which this driver holds.
-        num_runs: number of all runs of the command, which share the cluster. Finished ones count:
-            a run has the same share at each start.
+        num_runs: number of all runs of the command, which share the cluster. Finished runs count,
+            so that a run has the same share at each start.
     """
     threads = None
     if not cluster_to_join():
@@ -222,14 +222,14 @@ def _train_together(runs: Sequence[OpenRun], num_runs: int) -> None:
 
 
 class _RunTask:
-    """A run that is begun, as a Ray task.
+    """A run that has begun, as a Ray task.
 
     Attributes:
         run: the run.
-        resources: what the task reserves, and its threads.
+        resources: resources that the task reserves, and its threads.
         start: name of the start.
-        view: where progress is printed.
-        status: of the result; None before the run has ended.
+        view: view that prints progress.
+        status: status of the result; None before the run has ended.
         error: why it has failed or was refused.
     """
 
@@ -257,7 +257,7 @@ class _RunTask:
         self._is_tracked = False
 
     def submit(self) -> Any:
-        """Give the task to Ray, which starts it when there is room; return its reference."""
+        """Submit the task to Ray, which starts it when there is room; return its reference."""
         import ray
 
         from raybio.runtime.run.task_worker import train_in_task
@@ -266,7 +266,7 @@ class _RunTask:
             num_cpus=self.resources.cpus_per_worker,
             num_gpus=self.resources.gpus_per_worker,
             max_retries=MAX_RETRIES,
-            # As Ray Train starts workers again, whatever ended them.
+            # Retry after any error, like Ray Train.
             retry_exceptions=True,
         )
         spec = self.run.worker_spec(self.resources.threads_per_worker, self.start, self._relay)
@@ -279,12 +279,12 @@ class _RunTask:
 
     @property
     def seconds_per_step(self) -> float | None:
-        """The speed of the run; None before that is measured."""
+        """The measured speed of the run; None before it is measured."""
         projection = self._follower.projection
         return None if projection is None else projection.seconds_per_step
 
     def follow(self) -> None:
-        """Print what is new, and track the run from its first step on."""
+        """Print new messages and reports, and track the run from its first step on."""
         self._follower.update(self.view)
         if self.has_started_training:
             self._track()
@@ -292,10 +292,10 @@ class _RunTask:
     def end(self, caught: list[int], error: BaseException | None) -> None:
         """Conclude the run, unless it is concluded already.
 
-        What goes wrong becomes ``error``: the other runs have to be concluded too.
+        Errors are stored in ``error``, since the other runs have to be concluded too.
 
         Args:
-            caught: signals that came.
+            caught: signals that were received.
             error: the error that ended the task, if any.
         """
         if self.status is not None:
@@ -335,7 +335,7 @@ class _RunTask:
     def settle(self, seconds: float) -> bool:
         """Wait until MLflow has the concluded run; see ``OpenRun.settle``.
 
-        What goes wrong becomes ``error``, as in ``end``.
+        Errors are stored in ``error``, as in ``end``.
         """
         assert self.status is not None
         try:
@@ -351,10 +351,10 @@ class _RunTask:
 
 
 class _Queue:
-    """The runs of a command, which are begun in their order while others train.
+    """The runs of a command, which begin in order while others train.
 
-    At most one run more waits for CPUs than the cluster trains at a time. So a command of hundreds
-    of runs has as many threads as one of a few, and a cluster that grows sees that more is to come.
+    At most one more run has begun than the cluster trains at a time. So the number of threads does
+    not grow with the number of runs, and an autoscaling cluster sees that more work is waiting.
     Each unfinished run holds one open file, its lock, from the beginning.
 
     Runs in a bucket cost more: from the beginning, each holds two threads, which renew its lease (a
@@ -362,9 +362,9 @@ class _Queue:
     50 requests a second.
 
     Attributes:
-        num_at_a_time: runs that are trained at the same time, at most.
-        num_left: number of runs that are not begun.
-        num_steps: steps that are left of all runs.
+        num_at_a_time: maximum number of runs that are trained at the same time.
+        num_left: number of runs that have not begun.
+        num_steps: number of steps left of all runs.
     """
 
     def __init__(self, runs: Sequence[OpenRun], nodes: Sequence[Node], num_runs: int) -> None:
@@ -390,14 +390,14 @@ class _Queue:
 
     @property
     def num_left(self) -> int:
-        """The number of runs that are not begun."""
+        """The number of runs that have not begun."""
         return len(self._waiting)
 
     def is_due(self, tasks: Iterable["_RunTask"]) -> bool:
-        """Return whether a run is left and may be begun.
+        """Return whether a run is left and may begin.
 
         Args:
-            tasks: runs that are begun and have not ended.
+            tasks: runs that have begun and not ended.
         """
         num_waiting = sum(not task.has_started_training for task in tasks)
         return bool(self._waiting) and num_waiting <= self.num_at_a_time
@@ -417,14 +417,14 @@ class _Queue:
 
 
 def _share(compute: Compute, nodes: Sequence[Node], num_runs: int) -> TrialResources:
-    """Return what a run reserves: what is given or recorded, else an equal share.
+    """Return the resources that a run reserves: as given or recorded, else an equal share.
 
     Raises:
         ClusterError: if it does not fit.
     """
     cpus = compute.cpus_per_worker
     if cpus is None and compute.threads_per_worker is not None:
-        # On a smaller machine than the recorded one, threads share CPUs.
+        # If this machine is smaller than the recorded one, threads share CPUs.
         largest = max((node.cpus for node in nodes), default=1.0)
         cpus = min(float(compute.threads_per_worker), largest)
     return fit_trials(
@@ -453,10 +453,10 @@ def _work_off(
 
     Args:
         queue: the runs.
-        tasks: gets the task of each run once it is begun, so that the caller can end it if a later
-            one fails to begin.
-        refused: gets the errors of runs that could not be begun.
-        signals: those that end the runs.
+        tasks: receives the task of each run once it has begun, so that the caller can end it if a
+            later one fails to begin.
+        refused: receives the errors of runs that could not begin.
+        signals: the signals that end the runs.
     """
     import ray
 
@@ -472,7 +472,7 @@ def _work_off(
                 try:
                     task = queue.begin()
                 except (RaybioError, OSError) as error:
-                    # Such as a run in a bucket that another driver has taken over.
+                    # For example, another driver has taken over a run in a bucket.
                     refused.append(error)
                     print(f"given up: {error}", flush=True)
                     continue
@@ -502,22 +502,22 @@ def _work_off(
             if len(signals.caught) > 1 or all(task.run.is_trained for task in pending.values()):
                 break
     finally:
-        # A cluster that others use too would continue with them.
+        # Cancel them, since a shared cluster would continue with them.
         for reference in pending:
             ray.cancel(reference, force=True)
 
 
 def _seconds_left(elapsed: float, num_ended: int, num_left: int, num_at_a_time: int) -> float:
-    """Return how long the other runs take if all are as long as those that have ended.
+    """Return how long the other runs take if they take as long as those that have ended.
 
-    Those that have ended took rounds of ``num_at_a_time`` runs.
+    Runs are assumed to train in rounds of ``num_at_a_time``.
     """
     seconds_per_round = elapsed / math.ceil(num_ended / num_at_a_time)
     return seconds_per_round * num_left / num_at_a_time
 
 
 def _show_length(tasks: Iterable[_RunTask], num_runs: int, queue: _Queue) -> bool:
-    """Print how long the runs take if they are as the first one whose speed is known.
+    """Print how long the runs take, estimated from the first one whose speed is known.
 
     Returns:
         False if no speed is known yet.
@@ -535,33 +535,34 @@ def _show_length(tasks: Iterable[_RunTask], num_runs: int, queue: _Queue) -> boo
 
 
 def _wait_for_ends(pending: dict[Any, _RunTask]) -> dict[Any, BaseException | None]:
-    """Wait shortly, follow the tasks, and return those that have ended with their errors.
+    """Wait briefly, follow the tasks, and return those that have ended with their errors.
 
-    A task whose run another driver has taken over is ended.
+    A task is ended if another driver has taken over its run.
     """
     import ray
 
     ended, _ = ray.wait(list(pending), timeout=POLL_SECONDS)
     error_by_reference = {reference: _error_of(reference) for reference in ended}
     for reference, task in pending.items():
-        # What stays wrong with its files is the run's error when it ends; the others go on.
+        # A lasting problem with its files becomes the run's error when it ends; the others
+        # continue.
         with contextlib.suppress(RaybioError, OSError):
             task.follow()
         try:
             task.run.check_lease()
         except LostLeaseError as error:
-            # The other runs are still this driver's.
+            # Only this task is cancelled: the other runs are still this driver's.
             ray.cancel(reference, force=True)
             error_by_reference[reference] = error
     return error_by_reference
 
 
 def _stop(pending: dict[Any, _RunTask]) -> None:
-    """Let the runs end at their next step, and those that wait for CPUs never start."""
+    """Make the runs end at their next step, and those that wait for CPUs never start."""
     import ray
 
     for reference, task in pending.items():
-        # On a full disk the signal still ends the runs.
+        # The disk may be full; the signal must still end the runs.
         with contextlib.suppress(OSError):
             task.run.folder.stop.touch()
         task.run.tracker.kill()
@@ -596,7 +597,7 @@ def _interrupted(
     """Return the error of a command that a signal ended.
 
     Args:
-        tasks: runs that were begun and are concluded.
+        tasks: runs that have begun and are concluded.
         runs: all runs that were not finished when the command started.
         num_runs: number of all runs of the command.
         number: the signal.

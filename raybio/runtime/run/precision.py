@@ -33,13 +33,13 @@ _log = logging.getLogger(__name__)
 
 
 NODE_SECONDS = 120.0
-"""Time for a node to start a process and import torch."""
+"""Maximum time for a node to start a process and import torch."""
 
 
 NODE_QUERIES = 5
 
 SECONDS_BETWEEN_QUERIES = 5.0
-"""A cluster takes seconds to notice that a node has died."""
+"""Pause between queries, since a cluster takes seconds to notice that a node has died."""
 
 
 Plan = Callable[[Sequence[Node]], Resources | TrialResources]
@@ -58,7 +58,7 @@ def with_precision(specs: Sequence[RunSpec]) -> list[RunSpec]:
         ClusterError: if a plan does not fit, or a node of the cluster does not answer.
         ConfigError: for bf16 on GPUs without it, or tf32 on anything but GPUs with it.
     """
-    # An explicit setting counts as it is: ``RunFolder.open`` compares it with the folder's.
+    # An explicit setting is kept; ``RunFolder.open`` compares it with the recorded one.
     recorded: dict[str, str | None] = {}
     for spec in specs:
         is_auto = spec.config.precision == "auto"
@@ -122,8 +122,8 @@ def show_decision(decision: Decision) -> None:
 def worker_processors(plan: Plan, *, verbose: bool = False) -> list[Processor]:
     """Return the processors of all machines on which ``plan`` lets workers run.
 
-    Without a cluster to join that is this machine. On a cluster, a task runs on each node that has
-    room for a worker.
+    Without a cluster to join, these are this machine's. On a cluster, a task runs on each node that
+    has room for a worker.
 
     Raises:
         ClusterError: if the plan does not fit, or a node does not answer.
@@ -136,10 +136,10 @@ def worker_processors(plan: Plan, *, verbose: bool = False) -> list[Processor]:
 
 
 def _query_nodes(cpus_per_worker: float, gpus_per_worker: float) -> list[Processor]:
-    """Ask each node that has room for a worker.
+    """Query each node that has room for a worker.
 
-    The cluster lists a node that has just died as alive for some seconds. So what fails is asked
-    again, of the nodes that are then alive.
+    For some seconds, the cluster lists a dead node as alive. Failed queries are therefore repeated
+    on the nodes that are then alive.
     """
     import ray
 
@@ -162,7 +162,7 @@ def _query_alive_nodes(cpus_per_worker: float, gpus_per_worker: float) -> list[P
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    # Its process ends with it: a CUDA context would keep memory of a GPU.
+    # End the process after the task, since a CUDA context would keep GPU memory.
     task = ray.remote(num_cpus=0, max_calls=1)(local_processors)
     answers = []
     for node in ray.nodes():

@@ -1,17 +1,17 @@
-"""Notices that a node of the cluster is about to be taken away, upon which runs checkpoint."""
+"""Notices that a node of the cluster will be preempted, upon which runs write checkpoints."""
 
 import time
 from collections.abc import Callable
 
 CHECKPOINT_SECONDS = 10.0
-"""Between two checkpoints of a run that is about to lose a node: the notice does not say when."""
+"""Interval of checkpoints of a run that is about to lose a node; the notice does not say when."""
 
 POLL_SECONDS = 2.0
-"""Between two questions to Ray core whether a node is draining."""
+"""Interval of queries to Ray core whether a node is draining."""
 
 
 class NodeNotice:
-    """Whether a checkpoint is due because a node of the run will be taken away.
+    """Decides when a checkpoint is due because a node of the run will be preempted.
 
     It is due at the notice, and every ``CHECKPOINT_SECONDS`` until the node is gone.
     """
@@ -21,7 +21,7 @@ class NodeNotice:
 
         Args:
             is_announced: returns whether a node's end is announced.
-            poll_seconds: between two calls of it.
+            poll_seconds: interval of its calls.
         """
         self._is_announced = is_announced
         self._poll_seconds = poll_seconds
@@ -38,7 +38,7 @@ class NodeNotice:
 
 
 def notice_of_this_node() -> NodeNotice:
-    """Return the notices for this node, in a process that Ray Train did not start."""
+    """Return the notice for this node, in a process that Ray Train did not start."""
     import ray
 
     node = ray.get_runtime_context().get_node_id()
@@ -51,7 +51,7 @@ def notice_of_this_node() -> NodeNotice:
 
 
 def notice_of_any_node() -> NodeNotice:
-    """Return the notices for the nodes of all workers, in a worker of Ray Train."""
+    """Return the notice for the nodes of all workers, in a worker of Ray Train."""
     from ray.train.v2._internal.execution.context import get_train_context
 
     def is_announced() -> bool:

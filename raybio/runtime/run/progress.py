@@ -18,7 +18,7 @@ PLAIN_LINE_SECONDS = 10.0
 
 
 class ProgressView:
-    """Shows reports of a run as they come; used as a context manager."""
+    """Shows reports of a run as they arrive; used as a context manager."""
 
     def __init__(
         self,
@@ -32,10 +32,10 @@ class ProgressView:
         """Show a run.
 
         Args:
-            name: its name.
-            max_steps: its steps.
-            console: where it is shown; None: stderr.
-            warned: warnings that are not printed again, shared by the views of several runs.
+            name: name of the run.
+            max_steps: number of its steps.
+            console: console for the output; None: stderr.
+            warned: printed warnings, which are not repeated; shared by the views of several runs.
             measures: measures of the method's table. Evaluations show them and the spread of
                 embeddings, and count the other metrics. None: all metrics.
         """
@@ -63,7 +63,8 @@ class ProgressView:
     def __enter__(self) -> "ProgressView":
         if self._live is not None:
             self._live.start()
-            # What others print goes above the panel now, and rich would obey its colors.
+            # rich now prints other output above the panel, and would interpret its control
+            # characters.
             sys.stdout = cast(TextIO, PrintableStream(sys.stdout))
             sys.stderr = cast(TextIO, PrintableStream(sys.stderr))
         else:
@@ -75,14 +76,14 @@ class ProgressView:
             self._live.stop()
 
     def say(self, message: str) -> None:
-        """Show ``message`` next to the step; among plain lines, once."""
+        """Show ``message`` next to the step; with plain lines, print it once."""
         self.message = message
         if self._live is None and message not in self._said:
             self._said.add(message)
             self._print(f"{self.name}: {message}")
 
     def wait(self) -> None:
-        """Say at each full minute that the run is starting still; a panel shows the time."""
+        """Print every minute that the run is still starting; a panel shows the time instead."""
         minutes = int((time.monotonic() - self._started_at) // 60)
         if minutes and self._live is None:
             since = "a minute" if minutes == 1 else f"{minutes} minutes"
@@ -107,7 +108,7 @@ class ProgressView:
                 self._first_step = self.step
                 self._first_time = time.monotonic()
             train = {name: value for name, value in report["metrics"].items() if "/" not in name}
-            # Deeper names, such as those of each relation, are too many for this line.
+            # Deeper names, such as metrics of single relations, are too many for this line.
             evaluation = {
                 name: value for name, value in report["metrics"].items() if name.count("/") == 1
             }
@@ -143,7 +144,7 @@ class ProgressView:
             for name, value in self.evaluation.items()
             if name.startswith("spread/") or name.endswith(endings)
         }
-        # A table whose measures are named otherwise hides nothing.
+        # If the measures of the table have other names, show all metrics.
         if not shown:
             return _show(self.evaluation)
         num_hidden = len(self.evaluation) - len(shown)

@@ -25,10 +25,10 @@ class Result:
         config: the whole configuration.
         checkpoint: path of the newest checkpoint.
         weights_sha256: digest of parameter names and bytes.
-        mlflow_run_id: None if the tracking server could not be reached.
-        was_finished: the run was complete before this start, which trained nothing.
+        mlflow_run_id: id of the MLflow run; None if the tracking server could not be reached.
+        was_finished: whether the run was complete before this start, which trained nothing.
         folder: the run's folder.
-        inputs: an ``InputLengths`` each as a mapping, with a ``remark`` where rows were cut.
+        inputs: mappings of ``InputLengths``, with a ``remark`` if rows were cut.
     """
 
     status: str
@@ -52,10 +52,10 @@ class Result:
 
 
 def finished_result(folder: RunFolder, config: TrainingConfig) -> Result | None:
-    """Return the result of a finished run; None if something is left to do.
+    """Return the result of a finished run; None if there is work left.
 
-    That is the case if its outcome is damaged, so that the final evaluation is repeated, or if
-    the run has become longer.
+    Work is left if its outcome is damaged, so that the final evaluation is repeated, or if the run
+    was extended.
     """
     content = read_recomputable(folder.result, "result")
     if read_recomputable(folder.outcome, "outcome") is None and folder.outcome.exists():
@@ -83,10 +83,10 @@ def summarize(
     metrics: dict[str, float] = {}
     for report in reports:
         metrics |= report["metrics"]
-        # A metric that has become undefined has no newest value.
+        # Drop metrics that have become undefined.
         for name in report.get("not_finite", {}):
             metrics.pop(name, None)
-    # The map has some thousand points: it stays in outcome.json and becomes a picture.
+    # Leave out the map of some thousand points, which is in outcome.json and drawn as a picture.
     final = dict(outcome.get("final", {}))
     final.pop("embedding_map", None)
     return {
@@ -108,8 +108,8 @@ def status_of_run(folder: RunFolder, caught: list[int], error: BaseException | N
     """Return ``finished``, ``early_stopping``, ``stopped`` or ``failed``.
 
     After a signal, a run without an outcome is ``stopped``, unless its workers failed. A run that
-    stopped without a signal saw a stop file that the user made; one that waited for CPUs then
-    leaves no outcome.
+    stopped without a signal saw a stop file that the user made; if it was still waiting for CPUs,
+    it leaves no outcome.
     """
     outcome = read_record(folder.outcome, "outcome")
     if outcome is not None and outcome["status"] in COMPLETE:

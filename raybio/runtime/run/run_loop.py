@@ -29,14 +29,14 @@ from raybio.training.remote_checkpoints import RemoteCheckpoints
 from raybio.training.settings import COMPLETE, TrainingConfig
 
 WRITER_LOCK_SECONDS = 60.0
-"""Time that the workers of a killed driver may live on; two seconds is usual."""
+"""Maximum time that workers may outlive a killed driver; two seconds are usual."""
 
 STOP_POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """What a process trains, how, and the folder of its run.
+    """The training of a process: system, configuration, and the folder of its run.
 
     Attributes:
         system: what is trained; its model is moved to ``device`` and changed in place.
@@ -44,7 +44,7 @@ class Training:
         folder: the folder of the run.
         device: where the model computes.
         precision: ``fp32``, ``tf32`` or ``bf16``, as decided for the run.
-        stop: a file; once it exists, the run ends at its next step. None: ``folder.stop``.
+        stop: stop file; once it exists, the run ends at its next step. None: ``folder.stop``.
         goal: metric of a sweep; None: the run is no trial.
         should_checkpoint: called after each step; if it returns True on any worker, an extra
             checkpoint is saved.
@@ -86,28 +86,28 @@ def run_loop(
     metrics: dict[str, float] = {}
 
     def write(report: Report) -> None:
-        """Add a report to the log; export a trial that it finds better than before."""
+        """Add a report to the log; export a trial that is better than before."""
         metrics.update(report.metrics)
         if log is None or not report.metrics:
             return
         if training.goal is not None and report.is_evaluation:
-            # Before the log has the step: a checkpoint of it waits for that.
+            # Export before the log has the step, for which its checkpoint waits.
             _export_if_best(training, training.goal, report)
         log.append(
             report.step,
             report.metrics,
-            # A power loss takes no report of a step that a checkpoint has.
+            # After a power loss, the log must have the report of each checkpoint.
             is_synced=report.is_checkpoint,
             is_evaluation_pending=report.is_evaluation_pending,
             is_evaluation=report.is_evaluation,
         )
 
     def on_start(first_step: int, report: Report | None) -> None:
-        """Let the log end at the first step, with the report that the checkpoint has of it."""
+        """Truncate the log after the first step, and add the checkpoint's report of this step."""
         is_replaced = first_step == 0 if report is None else report.is_evaluation_pending
         if log is not None:
             checkpoints.restore_log(log.path)
-            # Without a checkpoint, the report of step 0 may be of other weights.
+            # Without a checkpoint, the logged report of step 0 may belong to other weights.
             log.rewind(first_step - 1 if is_replaced else first_step)
             kind = torch.device(training.device).type
             report_start(
@@ -117,7 +117,7 @@ def run_loop(
                 kind,
                 is_first_step_reported=is_replaced,
             )
-        # A pending evaluation comes first, with the rest of that step's report.
+        # If its evaluation is pending, it is written with the complete report of the step.
         if report is not None and not report.is_evaluation_pending:
             write(report)
 
@@ -163,12 +163,12 @@ def _export_if_best(training: Training, goal: Goal, report: Report) -> None:
 def train_single_process(
     training: Training, *, start: str | None = None, remote: RemoteCheckpoints | None = None
 ) -> Iterator[Report]:
-    """Run the loop in a single process, which makes its own batches; see ``run_loop``.
+    """Train in a single process, which makes its own batches; see ``run_loop``.
 
     Args:
         training: what is trained, and the folder of its run.
-        start: name of the run's start. A process of an older one leaves the folder alone; None:
-            there is no other start.
+        start: name of the run's start; a process of an older start must not change the folder.
+            None: there is no other start.
         remote: the run's checkpoints in a bucket; None: they are in its folder.
 
     Raises:
@@ -224,7 +224,7 @@ def _finish(
     *,
     is_writer: bool,
 ) -> None:
-    """Evaluate and export a finished model, and write the outcome of any."""
+    """Evaluate and export the model if the run is finished, and write the outcome."""
     system = training.system
     config = training.config
     folder = training.folder
@@ -279,9 +279,9 @@ def _metrics_of_step(folder: RunFolder, step: int) -> dict[str, float]:
 
 
 class _StopFlag:
-    """Whether the driver wants the run to end.
+    """The stop request of the driver.
 
-    However short the steps are, the file is looked up only a few times a second.
+    The stop file is checked only a few times per second, however short the steps are.
     """
 
     def __init__(self, path: Path) -> None:

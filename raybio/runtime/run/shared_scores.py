@@ -12,7 +12,7 @@ from raybio.runtime.run.folder import SHARED_SCORES, RunFolder
 from raybio.training.settings import TrainingConfig
 
 _PACKAGES = ("torch", "transformers", "numpy", "scipy", "scikit-learn", "tokenizers")
-"""Packages that compute scores."""
+"""Packages on which scores depend."""
 
 
 def shared_scores(
@@ -20,7 +20,7 @@ def shared_scores(
 ) -> SharedScores:
     """Return the scores that the runs, or the cross-validations, next to ``folder`` share.
 
-    Other code, packages, hardware, data or settings of evaluation give other files.
+    A change of code, packages, hardware, data or evaluation settings leads to other files.
 
     Args:
         method: key in ``METHODS``.
@@ -39,14 +39,14 @@ def shared_scores(
         "cpu": torch.backends.cpu.get_cpu_capability(),
         "gpu": gpu,
     }
-    # The precision that was decided counts, not the setting.
+    # The decided precision matters, not the setting.
     settings = config.to_mapping()
     settings.pop("precision")
     return SharedScores(folder.path.parent / SHARED_SCORES, settings, facts)
 
 
 def _code_digest(system: str) -> str:
-    """Return the sha256 of raybio's code, and of that next to the module of a method."""
+    """Return the sha256 of raybio's code and of the code in the package of a method."""
     spec = util.find_spec(system)
     assert spec is not None and spec.origin is not None
     return code_digest(Path(spec.origin).parent)

@@ -1,4 +1,4 @@
-"""One training run: what is trained, where it lies, and what it computes with."""
+"""The specification of a training run: configuration, paths and compute settings."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -21,9 +21,9 @@ class Compute:
 
     Attributes:
         workers: training workers; None: 1, or as the run began.
-        cpus_per_worker: logical CPUs that each worker reserves; None: chosen by what there is.
+        cpus_per_worker: logical CPUs that each worker reserves; None: chosen by availability.
         gpus_per_worker: GPUs of each worker of a trial; a fraction lets trials share one GPU;
-            None: 1 if there are GPUs. Runs that are no trials have one GPU a worker, or none.
+            None: 1 if there are GPUs. Other runs have one GPU per worker, or none.
         threads_per_worker: threads that each worker computes with; None: as many as its CPUs.
         device: ``auto`` takes GPUs if there is one for each worker.
     """
@@ -36,7 +36,7 @@ class Compute:
 
     @property
     def num_workers(self) -> int:
-        """Number of training workers. 0 is a value, which is refused later."""
+        """Number of training workers; 0 is kept, and refused later."""
         return 1 if self.workers is None else self.workers
 
     @property
@@ -46,13 +46,13 @@ class Compute:
 
     @property
     def gpus_of_trial(self) -> float | None:
-        """GPUs of each worker of a trial: the given number, else what ``device`` states."""
+        """GPUs of each worker of a trial: the given number, else as ``device`` implies."""
         if self.gpus_per_worker is None and self.use_gpu is not None:
             return float(self.use_gpu)
         return self.gpus_per_worker
 
     def to_record(self) -> dict[str, Any]:
-        """Return what the next start of the run repeats, for bit-identical results."""
+        """Return the settings that the next start of the run repeats, for bit-identical results."""
         return {
             "workers": self.num_workers,
             "cpus_per_worker": self.cpus_per_worker,
@@ -63,7 +63,7 @@ class Compute:
     def or_recorded(self, record: dict[str, Any]) -> Self:
         """Return the given values, completed by those of an earlier start.
 
-        Threads are taken over only if neither workers nor CPUs are given.
+        Recorded threads are used only if neither workers nor CPUs are given.
         """
         is_given = self.workers is not None or self.cpus_per_worker is not None
         threads = None if is_given else record.get("threads_per_worker")
@@ -103,7 +103,7 @@ class RunSpec:
         name: name of the run; a start with the same name resumes it.
         runs: folder of all runs. Driver and workers see it under one path; of runs in a bucket,
             it is this process' own copy.
-        bucket: all runs in a bucket; None: they are in a local folder.
+        bucket: path of all runs in a bucket; None: they are in a local folder.
         tracking: MLflow tracking URI; None: ``mlflow.db`` next to ``runs``.
         compute: workers, CPUs, GPUs, threads and device.
         precision: ``fp32``, ``tf32`` or ``bf16``, decided once for all runs of a command; None: not
@@ -112,7 +112,7 @@ class RunSpec:
             honoured, that is an error; a default is adapted instead.
         accepts_long_run: the run may take more than a day on CPUs, by this start or an earlier one.
         is_strict: it is not resumed by other versions or on other hardware.
-        recipe: name of the recipe whose settings it began with; None: it had none.
+        recipe: name of the recipe of its initial settings; None: no recipe.
         parent_run_id: MLflow run that a trial or a compared run belongs to.
         verbose: show Ray's own logs.
         setup: called as ``setup(rank, folder of the run)`` in each worker before anything else;
@@ -141,12 +141,12 @@ class RunSpec:
         """The folder of the run.
 
         Raises:
-            ConfigError: for a name that is no plain word.
+            ConfigError: for a name that is not a plain word.
         """
         return RunFolder(self.runs, self.name)
 
     def in_steps(self) -> Self:
-        """Return the run with the steps that its epochs are, see ``ScheduleConfig.in_steps``.
+        """Return the run with epochs converted to steps, see ``ScheduleConfig.in_steps``.
 
         Raises:
             StoreError: if the schedule has epochs, and the store is missing, damaged or of another
@@ -165,8 +165,8 @@ class LeaseKey(NamedTuple):
     """The lease under which the workers of a driver write to a bucket.
 
     Attributes:
-        path: the folder in the bucket that the driver holds: of the run, or of its sweep.
-        id: of the driver.
+        path: the folder in the bucket that the driver holds: that of the run or of its sweep.
+        id: id of the driver.
     """
 
     path: BucketPath
@@ -182,7 +182,7 @@ class WorkerSpec:
         threads: threads to compute with; None: the CPUs of the machine divided by its workers.
         start: name of this start, from ``RunFolder.begin_start``.
         goal: the metric of a sweep, if the run is one of its trials.
-        relay: the way to the driver, if the run is in a bucket; see ``runtime/spool``.
+        relay: the relay to the driver, if the run is in a bucket; see ``runtime/spool``.
         lease: the driver's lease, if the run is in a bucket.
     """
 

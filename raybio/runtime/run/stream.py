@@ -28,7 +28,7 @@ B = TypeVar("B", bound=Batch)
 
 
 STEPS_PER_BLOCK = 32
-"""A task costs Ray Data about 20 ms and the worker's process 15 ms, whatever its size."""
+"""Many, because a task costs Ray Data about 20 ms and the worker's process 15 ms at any size."""
 
 
 BLOCK_BYTES = 16 * 2**20
@@ -38,14 +38,14 @@ BLOCKS_PER_DATASET = 256
 
 
 DATA_CPUS = 0.1
-"""Reserved by the collating tasks of a worker, which mostly wait for the training step."""
+"""CPUs that the collating tasks of a worker reserve; they mostly wait for the training step."""
 
 
 NUM_TASKS_FOR_GPU = 4
-"""Tasks that collate for a worker with a GPU, each on a core.
+"""Number of tasks that collate for a worker with a GPU, each on one core.
 
-A core tokenizes 0.2 to 0.4 M tokens/s of texts that no cache holds; a GPU trains on 0.6 to 0.75 M
-tokens/s of BERT-base by arithmetic. On a CPU a single task is ahead of training.
+A core tokenizes 0.2 to 0.4 M tokens/s of uncached texts; by calculation, a GPU trains BERT-base on
+0.6 to 0.75 M tokens/s. On a CPU, a single task is faster than training.
 """
 
 
@@ -58,7 +58,7 @@ STALL_SECONDS = 300.0
 _DTYPES = frozenset("?bBhHiIlLqQefd")
 
 _NARROW = (np.uint8, np.int8, np.uint16, np.int16, np.uint32, np.int32)
-"""Types of integers that are narrower than those of batches, the narrowest first."""
+"""Integer types that are narrower than those of batches, the narrowest first."""
 
 
 _END = object()
@@ -77,8 +77,8 @@ def stream_batches(
 ) -> Iterator[tuple[int, B]]:
     """Yield this worker's shards of ``num_steps`` steps from ``first_step`` on, in order.
 
-    Ray Data takes seconds to start. Until its first block arrives, steps are collated here. That
-    changes nothing, since a step's arrays are a pure function of its number.
+    Ray Data takes seconds to start. Until its first block arrives, this process collates steps
+    itself. The batches are the same, since a step's arrays are a pure function of its number.
 
     Args:
         collate: makes the arrays of a shard; travels to the tasks by cloudpickle.
@@ -88,7 +88,7 @@ def stream_batches(
         world: number of workers.
         batch_type: type of the batches.
         num_tasks: tasks that collate at the same time.
-        prefetch: steps that wait in this process, besides the blocks in Ray's object store.
+        prefetch: number of steps held in this process, besides the blocks in Ray's object store.
 
     Yields:
         (step, batch) pairs.
@@ -148,7 +148,7 @@ class _Pump:
 
     @property
     def has_item(self) -> bool:
-        """Whether anything has arrived, including the end or an error."""
+        """Whether an item has arrived, which may also be the end or an error."""
         return not self.ready.empty()
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
@@ -215,7 +215,7 @@ def _steps_per_block(arrays: Mapping[str, np.ndarray]) -> int:
 def _tables(
     collate: Collate, bound_K2: np.ndarray, rank: int, world: int, num_tasks: int
 ) -> Iterator[pa.Table]:
-    """Yield one table a block, in order.
+    """Yield one table per block, in order.
 
     A new dataset every ``BLOCKS_PER_DATASET`` blocks bounds the memory of this process.
     """
@@ -224,8 +224,8 @@ def _tables(
     for start in range(0, len(bound_K2), BLOCKS_PER_DATASET):
         bounds = bound_K2[start : start + BLOCKS_PER_DATASET].tolist()
         with _settings():
-            # Not ray.data.range or from_arrow: their tasks reserve a whole CPU each, and training
-            # workers may leave none.
+            # Tasks of ray.data.range or from_arrow would reserve a whole CPU each, which training
+            # workers may not leave.
             blocks = ray.data.from_items(
                 [{"bounds": bound} for bound in bounds], override_num_blocks=len(bounds)
             )
@@ -253,8 +253,8 @@ class _CollateBlock:
         self.__name__ = "collate"  # the name of the task in Ray Data
 
     def __call__(self, batch: pa.Table) -> pa.Table:
-        # Each task tokenizes on one core: by default the Rust tokenizers take all cores of the
-        # node, and training and the other tasks lose them. It is read when they are first used.
+        # Each task tokenizes on one core. By default, the Rust tokenizers would take all cores of
+        # the node from training and other tasks. They read the variable at first use.
         os.environ.setdefault("RAYON_NUM_THREADS", "1")
         ((first, end),) = batch.column("bounds").to_pylist()
         return pa.concat_tables(
@@ -265,10 +265,10 @@ class _CollateBlock:
 def pack(step: int, arrays: Mapping[str, np.ndarray]) -> pa.Table:
     """Return one Arrow row: step, JSON header with dtypes and shapes, and the bytes of each array.
 
-    Integers travel in the smallest type that holds them: batches have int64 anyway.
+    Integers are sent in the smallest type that holds them, since batches convert them to int64.
 
     Raises:
-        TypeError: for an array of other values than numbers or booleans.
+        TypeError: for an array of anything but numbers or booleans.
     """
     contiguous = {name: _narrowed(np.ascontiguousarray(array)) for name, array in arrays.items()}
     # ascontiguousarray makes a 0-d array 1-d, so shapes are taken from the originals.
@@ -320,7 +320,7 @@ def _settings() -> Iterator[None]:
     context.execution_options.resource_limits = ray.data.ExecutionResources(
         object_store_memory=MAX_BYTES_AHEAD
     )
-    # While training evaluates, nothing moves. A stall is noticed where the training waits.
+    # There is no progress during evaluations. A real stall is detected where training waits.
     context.execution_no_progress_timeout_s = -1
     context.custom_execution_callback_classes = [*context.custom_execution_callback_classes, _Calm]
     with ray.data.DataContext.current(context):
@@ -330,7 +330,7 @@ def _settings() -> Iterator[None]:
 class _Calm:
     """Slows the scheduling loop of Ray Data while finished blocks wait to be read.
 
-    At its limits that loop spins without pause and takes half a core, which training needs.
+    When its buffers are full, that loop spins without pause and takes half a core from training.
     """
 
     def before_execution_starts(self, executor: Any) -> None:
@@ -343,7 +343,7 @@ class _Calm:
             if len(output.output_queue) > 0:
                 time.sleep(0.05)
         except (AttributeError, TypeError):
-            # Another version of Ray keeps its queue elsewhere.
+            # In another version of Ray, the queue may be elsewhere.
             time.sleep(0.001)
 
     def after_execution_succeeds(self, executor: Any) -> None:

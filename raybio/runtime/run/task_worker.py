@@ -42,9 +42,9 @@ def _train(spec: WorkerSpec, remote: RemoteCheckpoints | None, *, use_gpu: bool)
             "and driver must share the runs folder. Choose one that all of them see with --runs or "
             "RAYBIO_RUNS"
         )
-    # In this order: the driver begins a new start before it removes the last start's failure.
+    # Read the failure first: the driver begins a new start before it removes the last failure.
     has_failed = read_record(folder.failure, "failure") is not None
-    # A task that waited for CPUs when a signal came does not start.
+    # A task that was waiting for CPUs when a signal came must not start.
     if has_failed or folder.stop.exists() or not folder.is_newest_start(spec.start):
         return
     try:
@@ -80,9 +80,9 @@ def train_here(
     """Train a run in this process, a Ray task or actor, and yield its reports.
 
     Args:
-        spec: the run, as this process sees it, with its precision and threads.
+        spec: the run from the view of this process, with its precision and threads.
         device: ``cuda`` or ``cpu``.
-        stop: a file; once it exists, the run ends at its next step.
+        stop: stop file; once it exists, the run ends at its next step.
         remote: the run's checkpoints in a bucket; None: they are in its folder.
         start: as in ``train_single_process``.
         is_evaluated: whether a finished run has its final evaluation.
@@ -100,7 +100,7 @@ def train_here(
     torch.set_num_threads(spec.threads)
     pin_on_worker(folder.encoder)
     with pinned(run.store, folder.data_digest):
-        # The driver has verified its own machine's copy.
+        # The driver has verified only the copy of its own machine.
         open_store(run.store, verify=True)
         method = METHODS[run.method]
         open_store(run.store, method.store).map_all()

@@ -1,4 +1,4 @@
-"""Ray tasks that keep their results: a task whose result is kept does not run again."""
+"""Ray tasks that store their results, so that a task with a stored result does not run again."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,7 +14,7 @@ MAX_RETRIES = 3
 
 
 class Task(Protocol):
-    """A task with plain values, so that it travels. Its text is printed when it is done."""
+    """A task with plain values, so that it can be sent. Its ``str`` is printed when it is done."""
 
     @property
     def is_done(self) -> bool:
@@ -26,7 +26,7 @@ class Task(Protocol):
         ...
 
     def keep(self, result: Any) -> None:
-        """Keep what ``work`` returned; runs in the driver."""
+        """Store the result of ``work``; runs in the driver."""
         ...
 
 
@@ -38,13 +38,14 @@ def run_tasks(
     on_lost: Callable[[Any, str], None] | None = None,
     verbose: bool = False,
 ) -> None:
-    """Run the tasks that are not done, as many at a time as fit; start a cluster if there is none.
+    """Run the unfinished tasks, as many at a time as fit; start a cluster if there is none.
 
     Args:
         tasks: tasks, each of one worker.
         compute: CPUs and GPUs of a task; None: equal parts of the CPUs, and 1 GPU if there is any.
-        needs_gpu: whether a task reserves the GPU, where there is any.
-        on_lost: called with a task whose process ended at each try, and why; None: it is an error.
+        needs_gpu: whether a task reserves the GPU, if there is any.
+        on_lost: called with a task whose process died at each try, and the reason; None: raise an
+            error.
         verbose: show Ray's own logs.
 
     Raises:
@@ -64,14 +65,14 @@ def run_tasks(
             gpus_per_worker=compute.gpus_per_worker,
         )
         if reserved.gpus_per_worker and not all(map(needs_gpu, missing)):
-            # Tasks with a GPU leave a CPU to those without.
+            # Tasks with a GPU leave one CPU for tasks without.
             cpus = max(reserved.cpus_per_worker - 1, 1.0)
             reserved = replace(reserved, cpus_per_worker=cpus)
         run_tasks_here(missing, reserved, needs_gpu, on_lost)
 
 
 def reservation(reserved: TrialResources, *, needs_gpu: bool) -> dict[str, float]:
-    """Return Ray's options of a task; one that needs no GPU leaves it to others, and has a CPU."""
+    """Return Ray's options for a task; one that needs no GPU leaves it free and gets one CPU."""
     if reserved.gpus_per_worker and not needs_gpu:
         return {"num_cpus": 1.0, "num_gpus": 0.0}
     return {"num_cpus": reserved.cpus_per_worker, "num_gpus": reserved.gpus_per_worker}
@@ -83,7 +84,7 @@ def run_tasks_here(
     needs_gpu: Callable[[Any], bool] = lambda task: True,
     on_lost: Callable[[Any, str], None] | None = None,
 ) -> None:
-    """Run tasks on the connected cluster; as ``run_tasks`` otherwise."""
+    """Run tasks on the connected cluster; otherwise like ``run_tasks``."""
     import ray
 
     remote = ray.remote(_work)
@@ -99,7 +100,7 @@ def run_tasks_here(
             try:
                 task.keep(ray.get(done))
             except ray.exceptions.RayTaskError as error:
-                # The worker has printed its traceback; the message is enough here.
+                # The worker has already printed its traceback, so the message is enough.
                 known = isinstance(error.cause, RaybioError | OSError)
                 raise (error.cause if known else error) from None
             except ray.exceptions.RayError as error:
@@ -113,7 +114,7 @@ def run_tasks_here(
                 continue
             print(f"{task}: {len(tasks) - len(pending)} of {len(tasks)}", flush=True)
     finally:
-        # A cluster that others use too would go on with them.
+        # Cancel them, since a shared cluster would continue with them.
         for reference in pending:
             ray.cancel(reference)
 

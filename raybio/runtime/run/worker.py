@@ -42,7 +42,7 @@ def work(spec: WorkerSpec) -> None:
 def _work(spec: WorkerSpec, rank: int, remote: RemoteCheckpoints | None) -> None:
     run = spec.run
     folder = run.folder
-    # In this order: the driver begins a new start before it removes the last start's failure.
+    # Read the failure first: the driver begins a new start before it removes the last failure.
     has_failed = read_record(folder.failure, "failure") is not None
     if has_failed or not folder.is_newest_start(spec.start):
         return  # Ray has restarted the workers of a start that is over
@@ -60,7 +60,7 @@ def _work(spec: WorkerSpec, rank: int, remote: RemoteCheckpoints | None) -> None
     except ClusterError:
         raise  # another worker or the storage is gone: Ray restarts all workers
     except (RaybioError, OSError) as error:
-        # A process that a killed driver has left would end the start that came after it.
+        # A process left over from a killed driver must not end the start that came after it.
         if folder.is_newest_start(spec.start):
             record_failure(folder, error)
         raise
@@ -82,7 +82,7 @@ def _train(spec: WorkerSpec, folder: RunFolder, remote: RemoteCheckpoints | None
     ):
         pin_on_worker(folder.encoder)
         if context.get_local_rank() == 0:
-            # The driver has verified its own machine's copy.
+            # The driver has verified only the copy of its own machine.
             open_store(spec.run.store, verify=True)
         method = METHODS[spec.run.method]
         open_store(spec.run.store, method.store).map_all()
@@ -93,7 +93,7 @@ def _train(spec: WorkerSpec, folder: RunFolder, remote: RemoteCheckpoints | None
         device = ray.train.torch.get_device()
 
         def batches(first_step: int) -> Iterator[tuple[int, TokenBatch]]:
-            """Return step and batch of this worker, from ``first_step`` to the last one."""
+            """Return (step, batch) pairs of this worker, from ``first_step`` to the last step."""
             return stream_batches(
                 system.collate,
                 first_step=first_step,
@@ -118,14 +118,15 @@ def _train(spec: WorkerSpec, folder: RunFolder, remote: RemoteCheckpoints | None
             training, batches=batches, collective=collective, checkpoints=checkpoints, log=log
         )
         for report in reports:
-            # A barrier of all workers, so not for each line of the log, and not for the last one:
-            # rank 0 draws maps before it, for longer than the others may have to wait.
+            # This is a barrier of all workers, so it is skipped for most lines of the log. It is
+            # also skipped for the last one: before that, rank 0 draws maps for longer than the
+            # others may wait.
             if (report.is_evaluation or report.is_checkpoint) and not report.is_last:
                 _report(collective, {"step": report.step, **report.metrics})
 
 
 def _report(collective: SingleProcess | ProcessGroup, metrics: dict[str, float]) -> None:
-    """Report to Ray Train, when all workers do.
+    """Report to Ray Train together with all workers.
 
     Raises:
         ClusterError: if another worker does not come within Ray Train's timeout.
@@ -134,7 +135,8 @@ def _report(collective: SingleProcess | ProcessGroup, metrics: dict[str, float])
         try:
             ray.train.report(metrics)
         except RayTaskError as error:
-            # Its own text is a traceback; the second line of its cause names a variable of Ray's.
+            # The error's own text is a traceback; the second line of its cause names a variable of
+            # Ray.
             raise RuntimeError(str(error.cause).partition("\n")[0]) from error
 
 

@@ -41,7 +41,7 @@ class Work:
 
 
 def fit_in_thread(spec: WorkerSpec, resources: Resources) -> Work:
-    """Start the workers in a thread. The caller waits for it and follows the run's log."""
+    """Start the workers in a thread; the caller waits for it and follows the run's log."""
     raised: list[BaseException] = []
 
     def fit() -> None:
@@ -64,7 +64,7 @@ def wait_for_workers(seconds: float) -> None:
 
 
 def explained(folder: RunFolder, error: BaseException | None) -> RaybioError:
-    """Return the error that ended a run: what a worker recorded, or a ``ClusterError``."""
+    """Return the error that ended a run: the one that a worker recorded, or a ``ClusterError``."""
     failure = read_record(folder.failure, "failure")
     if failure is not None:
         kind = getattr(errors, failure["kind"], RaybioError)
@@ -74,7 +74,7 @@ def explained(folder: RunFolder, error: BaseException | None) -> RaybioError:
         reason = memory_reason(error) or str(error).strip() or type(error).__name__
         last_line = errors.last_line(error)
         if last_line.startswith(f"{errors.__name__}."):
-            # Where the disk was full, only the traceback has the worker's own error.
+            # If the disk was full, only the traceback has the worker's own error.
             reason = last_line.removeprefix(f"{errors.__name__}.")
     return ClusterError(
         f"{folder.path}: training failed more than {MAX_WORKER_FAILURES} times, the last time "
@@ -100,7 +100,8 @@ def _trainer(spec: WorkerSpec, resources: Resources) -> TorchTrainer:
             resources_per_worker=per_worker,
         ),
         run_config=ray.train.RunConfig(
-            # A new name each time: Ray must not resume from its own, perhaps torn, snapshot.
+            # Use a new name each time, so that Ray does not resume from its own, perhaps partial,
+            # snapshot.
             name=f"{spec.run.name}-{uuid.uuid4().hex[:8]}",
             storage_path=str(folder.ray),
             failure_config=ray.train.FailureConfig(

@@ -1,9 +1,9 @@
 """Build a saved index of the embeddings of a Parquet file.
 
-Up to ``EXACT_AT_MOST`` vectors the index is exact. Above that, k-means divides them into lists, of
-which a search reads the nearest (``searcher.py``). How many it reads is chosen by recall on
-held-out queries: rows that k-means does not see, whose neighbors are all other rows. The true
-neighbors are found by exact search in torch.
+Up to ``EXACT_AT_MOST`` vectors, the index is exact. Above that, k-means divides the vectors into
+lists, and a search reads the nearest lists (``searcher.py``). Their number is chosen by the recall
+on held-out queries: rows that k-means does not see, which are compared with all other rows. The
+true neighbors come from exact search in torch.
 
 Shape letters: N vectors, D width, L lists, Q held-out queries, K neighbors, B bytes of a code.
 """
@@ -47,10 +47,10 @@ from raybio.store.ragged import mapped_array
 from raybio.training.precision import default_device
 
 EXACT_AT_MOST = 100_000
-"""Maximum number of vectors of an exact index: there a search takes milliseconds."""
+"""Maximum number of vectors of an exact index, for which a search takes milliseconds."""
 
 K = 10
-"""Neighbors for which recall is measured."""
+"""Number of neighbors for which recall is measured."""
 
 MAX_QUERIES = 1000
 TRAINING_ROWS_PER_LIST = 64
@@ -62,20 +62,20 @@ CONFIDENCE_Z = 1.645
 """Quantile of the normal distribution: the target holds with one-sided 95 % confidence."""
 
 RESOLUTION = 1e-5
-"""Distances that differ by less are equal; a fraction of the distances of query and neighbor."""
+"""Relative difference below which distances of query and neighbor count as equal."""
 
 FAISS_RESOLUTION = 1e-3
 """As ``RESOLUTION``, for single precision: 1e-6, the error of its squared distances, is 1e-3²."""
 
 EXACT_RECALL = 0.999
-"""Least recall of an exact search by faiss, up to ``FAISS_RESOLUTION``."""
+"""Minimum recall of an exact search by faiss, up to ``FAISS_RESOLUTION``."""
 
 
 class HeldOut(NamedTuple):
     """Held-out queries and their true neighbors.
 
     Attributes:
-        query_Q: rows that are the queries.
+        query_Q: row numbers of the queries.
         row_QK: their nearest other rows.
     """
 
@@ -87,9 +87,9 @@ class _Rows(NamedTuple):
     """The embeddings in the order of the index.
 
     Attributes:
-        keys: id (N,) of each.
-        vector_ND: in a file of the draft; of length 1 for "cosine".
-        query_Q: the rows that are held-out queries.
+        keys: ids (N,).
+        vector_ND: the vectors, in a file of the draft; of length 1 for "cosine".
+        query_Q: row numbers of held-out queries.
     """
 
     keys: pa.Array
@@ -108,17 +108,17 @@ def build_index(
     computed_from: Mapping[str, str] | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> IndexStore:
-    """Build an index and write it atomically; the vectors stay in files meanwhile.
+    """Build an index and write it atomically; meanwhile, the vectors are in files.
 
     Args:
         embeddings: Parquet file with columns ``key`` and ``embedding``, as ``raybio embed`` writes,
             or a folder of such files.
         out: folder of the index.
         metric: "euclidean" or "cosine".
-        recall: wanted recall at 10 of an index that is not exact, in (0, 1].
-        force: replace an index that is there.
+        recall: target recall at 10 of an index that is not exact, in (0, 1].
+        force: replace an existing index.
         exact_at_most: maximum number of vectors of an exact index.
-        computed_from: what identifies the embeddings, by name; ``facts`` keep it.
+        computed_from: facts that identify the embeddings, by name; stored in ``facts``.
         say: called with a line on the index and one on faiss.
 
     Raises:
@@ -157,14 +157,14 @@ def build_index(
             {"rows": num_rows, "lists": num_lists},
             preparation.provenance(index=facts),
         )
-    # Its files were just written and hashed; a first search need not read them for that.
+    # Record the new files as verified, so that a first search need not read them for that.
     store.verify(again=False)
     say(describe_index(store))
     return store
 
 
 def describe_index(store: IndexStore) -> str:
-    """Return what kind of index it is and its measured recall."""
+    """Describe the kind of an index and its measured recall."""
     facts = store.facts
     kind = "exact"
     if facts["lists"]:
@@ -196,7 +196,7 @@ def _columns(rows: _Rows, approximation: Approximation | None) -> dict[str, Any]
 
 
 def _read(path: Path, raw: Path, metric: Distance, rng: np.random.Generator) -> _Rows:
-    """Return the rows of a file of embeddings, with random queries among them."""
+    """Return the rows of a file of embeddings, and a random choice of queries."""
     keys = []
     vector_ND: np.ndarray | None = None
     start = 0
@@ -216,13 +216,13 @@ def _read(path: Path, raw: Path, metric: Distance, rng: np.random.Generator) -> 
 def _approximate(
     faiss: Any, rows: _Rows, rng: np.random.Generator, folder: Path
 ) -> tuple[_Rows, Approximation]:
-    """Divide the vectors into lists; return them in the order of these, and what a search reads.
+    """Divide the vectors into lists; return them in list order, and the data for searches.
 
     Args:
         faiss: the package.
         rows: from the file of embeddings.
-        rng: draws the rows of k-means, then those of the codebook.
-        folder: of the draft.
+        rng: draws the rows of k-means, then the rows of the codebook.
+        folder: folder of the draft.
     """
     center_D = center_of(rows.vector_ND)
     centroid_LD, list_N = _cluster(faiss, rows.vector_ND, center_D, rows.query_Q, rng)
@@ -238,14 +238,14 @@ def _approximate(
 def _measure(
     faiss: Any, rows: _Rows, metric: Distance, approximation: Approximation | None, recall: float
 ) -> dict[str, Any]:
-    """Choose the effort of a search that reaches a recall; return the facts of both.
+    """Choose the effort of a search that reaches a recall; return both as facts.
 
     Raises:
-        StoreError: if faiss finds too little, on the CPU or on a GPU.
+        StoreError: if faiss finds too few neighbors, on the CPU or on a GPU.
     """
     vector_ND = rows.vector_ND
     held_out = HeldOut(rows.query_Q, _exact_neighbors(vector_ND, rows.query_Q))
-    # On the CPU: machines that open the index may have no GPU.
+    # Measure on the CPU: machines that open the index may have no GPU.
     searcher = Searcher(faiss, vector_ND, metric, approximation, use_gpu=False)
     recall_Q = partial(_recalls, vector_ND=vector_ND, held_out=held_out)
     if approximation is not None:
@@ -298,7 +298,7 @@ def _cluster(
 def _training_rows(
     num_rows: int, query_Q: np.ndarray, at_most: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Return rows without the queries, ascending: all of them, or a sample."""
+    """Return all rows except the queries, or a sample of them, ascending."""
     rows = np.setdiff1d(np.arange(num_rows), query_Q)
     return np.sort(rng.choice(rows, min(len(rows), at_most), replace=False))
 
@@ -361,8 +361,8 @@ def _choose_effort(
 ) -> None:
     """Set the smallest effort of a search that reaches a recall, with confidence.
 
-    The number of lists is doubled until it does, then bisected. Where all lists are not enough, the
-    codes are too coarse for the number of candidates, which is doubled, up to all vectors.
+    The number of lists is doubled until it suffices, then bisected. If all lists are not enough,
+    the codes are too coarse for the number of candidates, which is then doubled, up to all vectors.
     """
     num_lists = len(approximation.centroid_LD)
     num_vectors = len(approximation.code_NB)
@@ -380,11 +380,11 @@ def _choose_effort(
             enough = min(2 * enough, num_lists)
             continue
         if searcher.num_candidates(K) == num_vectors:
-            # All vectors were scored: what is not found now is faiss's fault.
+            # All vectors were scored, so missing neighbors are a fault of faiss.
             return
         doubled = 2 * searcher.effort.candidates_per_neighbor
         searcher.effort = Effort(num_lists, doubled)
-    # With more candidates fewer lists than were tried before may do.
+    # With more candidates, fewer lists than before may suffice.
     too_few = enough // 2 if searcher.effort.candidates_per_neighbor == first else 0
     while enough - too_few > 1:
         middle = (enough + too_few) // 2
@@ -402,7 +402,7 @@ def _recalls(
     held_out: HeldOut,
     resolution: float = RESOLUTION,
 ) -> np.ndarray:
-    """Return the recall (Q,) of each query; a vector as near as the K-th nearest one is found."""
+    """Return the recall (Q,) of each query; vectors as near as the K-th nearest count as found."""
     query_Q, true_QK = held_out
     query_QD = np.ascontiguousarray(vector_ND[query_Q])
     k = true_QK.shape[1]
@@ -425,7 +425,7 @@ def _distances(vector_ND: np.ndarray, query_QD: np.ndarray, row_QK: np.ndarray) 
 
 
 def _check(faiss: Any, measured: float, wanted: float) -> None:
-    """Refuse a build of faiss that does not find what exact search in torch finds."""
+    """Refuse a build of faiss that does not find the neighbors of exact search in torch."""
     if measured < wanted:
         raise StoreError(
             f"{describe_faiss(faiss)} finds {measured:.4f} of the nearest vectors, want at least "

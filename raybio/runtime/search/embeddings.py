@@ -1,4 +1,4 @@
-"""Embeddings in a Parquet file or a folder of them, as an index takes them.
+"""Embeddings in a Parquet file or a folder of them, in the form that an index needs.
 
 Shape letters: M rows of a block, D width.
 """
@@ -77,12 +77,12 @@ def _matrix(column: pa.Array, path: Path) -> np.ndarray:
 
 
 def scaled(vector_MD: np.ndarray, metric: Distance, name: str, start: int = 0) -> np.ndarray:
-    """Return vectors as an index takes them, contiguous float32: of length 1 for "cosine".
+    """Return vectors for an index, contiguous float32; for "cosine", scale them to length 1.
 
     Args:
-        vector_MD: float32.
-        metric: of the index.
-        name: how errors name a row, with ``{}`` for its number.
+        vector_MD: the vectors, float32.
+        metric: metric of the index.
+        name: name of a row in errors, with ``{}`` for its number.
         start: number of the first row.
 
     Raises:

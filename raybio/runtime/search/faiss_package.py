@@ -1,4 +1,4 @@
-"""The installed faiss: which package, with or without GPUs."""
+"""Detection of the installed faiss package, with or without GPUs."""
 
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -8,7 +8,7 @@ from raybio.core.errors import ConfigError
 CUDA_BY_PACKAGE = {"faiss-cpu": None, "faiss-gpu": "12", "faiss-gpu-cuvs": "13"}
 """Packages that hold the module faiss -> major version of the CUDA that they are built for.
 
-An environment has one of them: they write the same files.
+An environment can have only one of them, since they install the same files.
 """
 
 
@@ -37,10 +37,10 @@ def num_gpus(faiss: Any) -> int:
 
 
 def describe_faiss(faiss: Any) -> str:
-    """Return what is installed, such as "faiss-cpu 1.15.1, on the CPU"."""
+    """Describe the installed package, such as "faiss-cpu 1.15.1, on the CPU"."""
     installed = [name for name in CUDA_BY_PACKAGE if _version(name) is not None]
     if not installed:
-        # Built from source, or by conda.
+        # faiss was built from source or by conda.
         built = "with GPUs" if hasattr(faiss, "StandardGpuResources") else "for CPUs"
         return f"faiss {faiss.__version__} {built}, {_devices(faiss)}"
     packages = []

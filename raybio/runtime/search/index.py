@@ -45,7 +45,7 @@ class EmbeddingIndex:
 
         Raises:
             ConfigError: if faiss is not installed.
-            StoreError: if the model is another one than that of the embeddings.
+            StoreError: if the embeddings come from another model.
         """
         if model is not None:
             check_model(store, model.digest(), str(model.folder))
@@ -127,8 +127,9 @@ def open_index(
 
     Args:
         folder: the index.
-        model: what made its embeddings, as for ``load``. Without it, queries are embeddings.
-        pooling: ``cls`` or ``mean``, of a model that does not state it.
+        model: the model that made its embeddings, as for ``load``. Without it, queries are
+            embeddings.
+        pooling: ``cls`` or ``mean``, for a model that does not state it.
 
     Raises:
         ConfigError: if there is no such model, or faiss is not installed.
@@ -142,9 +143,9 @@ def check_model(store: IndexStore, model_digest: str, name: str) -> None:
     """Refuse a model that did not make the embeddings of an index.
 
     Args:
-        store: the index; one whose embeddings do not say their model is accepted.
-        model_digest: of the model; "" if it is not known.
-        name: of the model or of a file of embeddings, for the error.
+        store: the index; it is accepted if the model of its embeddings is not recorded.
+        model_digest: digest of the model; "" if it is not known.
+        name: name of the model or of a file of embeddings, for the error.
 
     Raises:
         StoreError: if the digests differ.

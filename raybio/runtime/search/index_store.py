@@ -18,10 +18,10 @@ from raybio.store.store import Store, open_store
 
 
 class IndexStore(Store):
-    """Keys and vectors of embeddings in the order of their lists, and what a search needs.
+    """Keys and vectors of embeddings in list order, and the data that a search needs.
 
-    With the metric "cosine" the vectors have length 1. An exact index has vectors alone: one list,
-    and neither centroids nor codes.
+    With the metric "cosine", vectors have length 1. An exact index has a single list, and neither
+    centroids nor codes.
     """
 
     kind = "search index"
@@ -30,23 +30,23 @@ class IndexStore(Store):
     keys = ArrowColumn("keys.arrow", "key", pa.large_string())
 
     flat_vectors = NumberColumn("vectors.arrow", "value", np.float32)
-    """The vectors (N, D), row after row."""
+    """The vectors (N, D), flattened in row-major order."""
 
     list_sizes = NumberColumn("lists.arrow", "num_rows", np.int64)
-    """Vectors of each list (L,); the vectors lie list after list."""
+    """Number of vectors of each list (L,); vectors are stored list after list."""
 
     flat_centroids = NumberColumn("centroids.arrow", "value", np.float32)
     """Centroids (L, D) of the lists."""
 
     flat_codes = NumberColumn("codes.arrow", "value", np.uint8)
-    """Product-quantized vectors, row after row."""
+    """Product-quantized vectors, flattened in row-major order."""
 
     codebook = NumberColumn("codebook.arrow", "value", np.float32)
     """Centroids of the product quantizer."""
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the manifest says of the index: width, metric, recall, model and versions."""
+        """Facts about the index in the manifest: width, metric, recall, model and versions."""
         facts = dict(self.manifest["index"])
         facts["metric"] = present_word(facts["metric"])
         return facts
@@ -58,7 +58,7 @@ class IndexStore(Store):
 
 
 def open_index_store(folder: str | os.PathLike[str]) -> IndexStore:
-    """Open the files of a saved index; their sha256 is checked if it was not on this machine.
+    """Open a saved index; check the sha256 of files that this machine has not verified yet.
 
     Raises:
         StoreError: if there is none, or it is damaged.

@@ -54,11 +54,11 @@ class Queries:
 
         Args:
             store: the index.
-            source: embeddings as ``raybio embed`` writes them, or what the model reads; None: there
+            source: embeddings as ``raybio embed`` writes them, or inputs of the model; None: there
                 are only ``texts``.
             texts: inputs of the model; their keys are their numbers, from 1.
             model: folder of the model that embeds; None: ``source`` holds embeddings.
-            pooling: of a model that does not record it.
+            pooling: pooling for a model that does not state it.
             max_bad_share: maximum fraction of invalid records.
             strip_stop: remove one ``*`` at the end of a protein.
 

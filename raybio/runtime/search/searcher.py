@@ -1,15 +1,14 @@
 """Search by faiss among vectors in memory or in mapped files.
 
-faiss finds candidates in single precision, from products of matrices. What it finds depends on the
-size of a call, and is wrong for vectors that lie close together and far from 0. So it gets vectors
-from which a common center is subtracted, and ranks by Euclidean distance, which for vectors of
-length 1 is the order of cosines. The best candidates are then scored with the differences of the
-vectors themselves.
+faiss finds candidates in single precision, from matrix products. Its results depend on the size of
+a call, and are wrong for vectors that lie close together and far from 0. Therefore a common center
+is subtracted from the vectors, and faiss ranks by Euclidean distance, which for vectors of length 1
+gives the order of cosines. The best candidates are then scored by exact differences of vectors.
 
-Without a GPU, the vectors of an ``Approximation`` are searched in two steps. faiss scans the
+Without a GPU, the vectors of an ``Approximation`` are searched in two steps. First, faiss scans the
 inverted lists nearest to a query (IVF; Sivic and Zisserman 2003), in which vectors are
-product-quantized to 4 bits for each two numbers (Jégou et al. 2011; André et al. 2015). Opening
-trains nothing: lists and codes are saved. faiss's own file format is not used, since its reader
+product-quantized to 4 bits per two numbers (Jégou et al. 2011; André et al. 2015). Opening needs no
+training, since lists and codes are saved. faiss's own file format is not used, since its reader
 does not validate what it reads.
 
 Shape letters: N vectors, D width, L lists, Q queries, K neighbors, R candidates.
@@ -33,24 +32,24 @@ MIN_CANDIDATES = 50
 QUERIES_AT_ONCE = 256
 
 CANDIDATE_BYTES = 64 << 20
-"""Vectors of candidates that are scored at once; a single query may need more."""
+"""Maximum bytes of candidate vectors that are scored at once; a single query may need more."""
 
 SPARE_CANDIDATES = 40
-"""Candidates beyond k of an exact search; its k nearest are wrong only if more lie as near."""
+"""Extra candidates of an exact search, whose result is wrong only if more vectors are as near."""
 
 MAX_GPU_NEIGHBORS = 2048
-"""Most neighbors that faiss finds on a GPU."""
+"""Maximum number of neighbors that faiss finds on a GPU."""
 
 _SAMPLE = 1000
-"""Vectors in the sample whose median is the center."""
+"""Size of the sample of vectors whose median is the center."""
 
 
 @dataclass(frozen=True)
 class Approximation:
-    """Lists and codes of vectors that lie list after list.
+    """Inverted lists and codes of vectors that are stored list after list.
 
     Attributes:
-        list_size_L: vectors of each list.
+        list_size_L: number of vectors of each list.
         centroid_LD: centroids of the lists, float32.
         code_NB: codes of the vectors, uint8.
         codebook: centroids of the product quantizer, float32.
@@ -63,11 +62,11 @@ class Approximation:
 
 
 class Effort(NamedTuple):
-    """How much a search of an ``Approximation`` computes.
+    """The effort of a search of an ``Approximation``.
 
     Attributes:
-        num_probes: lists that are read.
-        candidates_per_neighbor: candidates that are scored with their vectors for each neighbor.
+        num_probes: number of lists that are read.
+        candidates_per_neighbor: number of candidates per neighbor that are scored exactly.
     """
 
     num_probes: int = 1
@@ -78,19 +77,19 @@ LEAST_EFFORT = Effort()
 
 
 def num_subvectors(width: int) -> int:
-    """Return the parts into which a product quantizer cuts a vector: two numbers each, or one."""
+    """Return the number of parts of a product-quantized vector: of two numbers each, or of one."""
     return width // 2 if width % 2 == 0 else width
 
 
 def center_of(vector_ND: np.ndarray) -> np.ndarray:
     """Return a point (D,) in the middle of vectors, float32."""
-    # A single outlier would move the mean.
+    # The median, because a single outlier would move the mean.
     sample_MD = vector_ND[:: len(vector_ND) // _SAMPLE + 1]
     return np.median(sample_MD, axis=0).astype(np.float32)
 
 
 def on_gpu(faiss: Any, index: Any) -> Any:
-    """Return an index moved to the first GPU; on a machine without one, the index itself."""
+    """Return an index moved to the first GPU, or the index itself if there is no GPU."""
     if num_gpus(faiss) == 0:
         return index
     return faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index)
@@ -103,8 +102,8 @@ class Searcher:
 
     Attributes:
         is_exact: whether all vectors are compared with a query.
-        effort: of a search that is not exact.
-        center_D: what is subtracted from vectors and queries.
+        effort: effort of a search that is not exact.
+        center_D: vector that is subtracted from vectors and queries.
     """
 
     def __init__(
@@ -121,11 +120,11 @@ class Searcher:
 
         Args:
             faiss: the module.
-            vector_ND: float32, of length 1 for "cosine".
+            vector_ND: the vectors, float32, of length 1 for "cosine".
             metric: "euclidean" or "cosine".
-            approximation: of these vectors; None: the search is exact.
-            effort: of a search that is not exact.
-            use_gpu: whether a GPU is used if there is one.
+            approximation: approximation of these vectors; None: the search is exact.
+            effort: effort of a search that is not exact.
+            use_gpu: whether to use a GPU if there is one.
         """
         self._faiss = faiss
         self._vector_ND = vector_ND
@@ -143,7 +142,7 @@ class Searcher:
             self._index = self._filled(index)
         else:
             assert approximation is not None
-            # A saved index opens without reading its vectors.
+            # Use the centroids, so that a saved index opens without reading its vectors.
             self.center_D = center_of(approximation.centroid_LD)
             self._index = _scanner(faiss, approximation, self.center_D)
 
@@ -152,8 +151,8 @@ class Searcher:
         return self._filled(self._faiss.IndexFlatL2(self._vector_ND.shape[1]))
 
     def _filled(self, index: Any) -> Any:
-        """Return an exact index after the vectors were added to it."""
-        # In blocks: a shifted copy of all vectors may not fit into memory.
+        """Add the vectors to an exact index, and return it."""
+        # Add them in blocks: a shifted copy of all vectors may not fit into memory.
         for start in range(0, len(self._vector_ND), ROWS_AT_ONCE):
             index.add(self._vector_ND[start : start + ROWS_AT_ONCE] - self.center_D)
         return index
@@ -167,7 +166,7 @@ class Searcher:
         rows = [np.zeros((0, k), np.int64)]
         row_bytes = self.num_candidates(k) * query_QD.shape[1] * self._vector_ND.itemsize
         step = min(max(CANDIDATE_BYTES // row_bytes, 1), QUERIES_AT_ONCE)
-        # faiss compares few queries with all vectors one by one, 20 times slower.
+        # For few queries, faiss compares with all vectors one by one, which is 20 times slower.
         exact_QR = self._candidates(query_QD, k) if self.is_exact else None
         for start in range(0, len(query_QD), step):
             block_MD = query_QD[start : start + step]
@@ -181,14 +180,14 @@ class Searcher:
         return np.concatenate(scores), np.concatenate(rows)
 
     def num_candidates(self, k: int) -> int:
-        """Return how many vectors are scored with themselves for each query, R."""
+        """Return the number of vectors that are scored exactly for each query, R."""
         wanted = max(MIN_CANDIDATES, k * self.effort.candidates_per_neighbor)
         if self.is_exact:
             wanted = k + SPARE_CANDIDATES
         return min(wanted, len(self._vector_ND))
 
     def _candidates(self, query_QD: np.ndarray, k: int) -> np.ndarray:
-        """Return the rows (Q, R) that faiss finds, at least k; -1 where lists hold fewer than R."""
+        """Return the rows (Q, R) that faiss finds, at least k; -1 if lists hold fewer than R."""
         query_QD = query_QD - self.center_D
         num_candidates = self.num_candidates(k)
         if self.is_exact:
@@ -213,7 +212,7 @@ class Searcher:
         row_QR = np.sort(row_QR, axis=1)
         difference_QRD = self._vector_ND[np.maximum(row_QR, 0)]
         difference_QRD -= query_QD[:, None]
-        # One pass over the differences; their squares would be written and read again.
+        # One pass over the differences; squaring first would write and read them again.
         distance_QR = torch.linalg.vector_norm(torch.from_numpy(difference_QRD), dim=2).square_()
         distance_QR[torch.from_numpy(row_QR < 0)] = torch.inf
         nearest_QR = distance_QR.sort(dim=1, stable=True)
@@ -223,7 +222,7 @@ class Searcher:
         return (1 - distance_QK / 2 if self._metric == "cosine" else distance_QK), row_QK
 
     def _scan(self, query_QD: np.ndarray, num: int, num_probes: int) -> np.ndarray:
-        """Return the rows (Q, R) of the candidates; -1 where the lists hold fewer."""
+        """Return the rows (Q, R) of the candidates; -1 if the lists hold fewer."""
         self._index.nprobe = num_probes
         row_QR: np.ndarray = self._index.search(query_QD, num)[1]
         return row_QR
@@ -233,7 +232,7 @@ def _fits_gpu(faiss: Any, vector_ND: np.ndarray) -> bool:
     if num_gpus(faiss) == 0 or not torch.cuda.is_available():
         return False
     num_free_bytes, _ = torch.cuda.mem_get_info(0)
-    # An index that grows block by block holds its vectors twice, with a quarter to spare.
+    # While an index grows block by block, it holds its vectors up to twice, plus a quarter.
     return vector_ND.nbytes <= num_free_bytes / 3
 
 
@@ -244,7 +243,7 @@ def _scanner(faiss: Any, approximation: Approximation, center_D: np.ndarray) -> 
     quantizer = faiss.IndexFlatL2(width)
     quantizer.add(approximation.centroid_LD - center_D)
     index = faiss.IndexIVFPQ(quantizer, width, num_lists, num_parts, BITS)
-    # Codes of the vectors themselves: those of differences to centroids cost a table for each list.
+    # Encode the vectors themselves: codes of residuals would need a table for each list.
     index.by_residual = False
     codebook = approximation.codebook.reshape(num_parts, 2**BITS, -1)
     codebook = codebook - center_D.reshape(num_parts, 1, -1)

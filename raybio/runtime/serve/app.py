@@ -5,9 +5,9 @@
     POST /neighbors  {"inputs": [...], "k": 10}   -> {"neighbors": [[{"key", "cosine"}, ...], ...]}
     POST /predict    {"inputs": [...]}            -> {"predictions": [...]}
 
-``/neighbors`` is there with an index, ``/predict`` if the model has a head. Invalid, blank or
-too long inputs are answered with 422, too large requests with 413, and ``/encode`` of a model that
-embeds only words in their context with 422. Another path is answered with 404 and these paths.
+``/neighbors`` exists if there is an index, ``/predict`` if the model has a head. Invalid, blank or
+too long inputs return 422, too large requests 413, and ``/encode`` of a model that embeds only
+words in their context 422. Other paths return 404 and a list of these paths.
 """
 
 import asyncio
@@ -38,12 +38,12 @@ Send = Callable[[Message], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Limits:
-    """What a request may hold.
+    """Limits of a request.
 
     Attributes:
-        max_inputs: inputs of a request.
-        max_characters: characters of an input; as JSON, if it is no text.
-        max_neighbors: ``k`` of a search.
+        max_inputs: maximum number of inputs.
+        max_characters: maximum characters of an input, or of its JSON if it is not a text.
+        max_neighbors: maximum ``k`` of a search.
     """
 
     max_inputs: int = 256
@@ -52,7 +52,7 @@ class Limits:
 
     @property
     def max_bytes(self) -> int:
-        """Bytes of a request, in JSON with escapes: 12 of an emoji."""
+        """Maximum bytes of a request, in JSON with escapes; an emoji takes 12."""
         return min(self.max_inputs * self.max_characters * 12, 2**26) + 2**12
 
 
@@ -86,9 +86,9 @@ def http_app(
     Inputs of concurrent requests are computed together. All computations run in one thread.
 
     Args:
-        model: what is served.
-        index: of the model's embeddings; None: no neighbors.
-        limits: of a request.
+        model: the served model.
+        index: index of the model's embeddings; None: no ``/neighbors``.
+        limits: limits of a request.
     """
     limits = limits or Limits()
     service = _Service(model, index, limits)
@@ -104,7 +104,7 @@ def http_app(
 
 
 class _Service:
-    """The answers to requests; FastAPI shows names and docstrings of its routes."""
+    """The routes of the app; FastAPI shows their names and docstrings."""
 
     def __init__(self, model: TrainedModel, index: EmbeddingIndex | None, limits: Limits) -> None:
         self._model = model
@@ -118,7 +118,7 @@ class _Service:
             self._thread,
             size=lambda requests: sum(map(len, requests)),
         )
-        # The weights are loaded now, and not by the first request.
+        # Load the weights now, not in the first request.
         model.load_weights()
         if index is not None:
             model.check_inputs([])  # neighbors of a model that cannot encode are refused here
@@ -169,10 +169,11 @@ class _Service:
         return JSONResponse({"predictions": predictions})
 
     def _predictions_of(self, requests: list[list[Any]]) -> list[list[Any] | Exception]:
-        """Return the predictions of each request, or the error that it raises on its own."""
+        """Return, for each request, its predictions or its own error."""
         if len(requests) > 1:
-            # One with an invalid input fails alone. Ids of documents are distinct in a request,
-            # and not among requests: those that share one are computed one by one.
+            # If this fails, requests are computed one by one, so that a request with an invalid
+            # input fails alone. Requests may also share ids of documents, which are unique only
+            # within a request.
             with contextlib.suppress(Exception):
                 predictions = iter(self._model.predict([*itertools.chain(*requests)]))
                 return [[*itertools.islice(predictions, len(inputs))] for inputs in requests]
@@ -186,13 +187,13 @@ class _Service:
 
     async def _embeddings_of(self, inputs: list[str]) -> np.ndarray:
         _check(inputs, self._limits)
-        # An invalid input fails its own request, not those that are computed with it.
+        # Check here, so that an invalid input fails only its own request and not the whole batch.
         self._model.check_inputs(inputs)
         return np.asarray(await self._encode(inputs))
 
 
 def _add_error_handlers(app: FastAPI) -> None:
-    """Answer invalid inputs with 422, and another path with 404 and the paths that there are."""
+    """Answer invalid inputs with 422, and unknown paths with 404 and a list of paths."""
 
     @app.exception_handler(DataError)
     async def refuse(_: Request, error: DataError) -> JSONResponse:
@@ -238,8 +239,8 @@ class _Bounded:
         if not stated.isdigit() or int(stated) > self._max_bytes:
             await self._refuse(scope, receive, send)
             return
-        # A chunked body states no length. It is read here: no answer can follow one that has begun.
-        # Bytes would be copied as a whole for each chunk.
+        # A chunked body states no length, so it is read here, before a response begins. A bytearray
+        # avoids copying the whole body for each chunk.
         body = bytearray()
         while True:
             message = await receive()

@@ -1,4 +1,4 @@
-"""Dynamic batching: what arrives while a batch is computed forms the next one."""
+"""Dynamic batching: inputs that arrive while a batch is computed form the next one."""
 
 import asyncio
 from collections import deque
@@ -21,7 +21,7 @@ class Batcher:
         *,
         size: Callable[[list[Any]], int] = len,
     ) -> None:
-        """Store what computes.
+        """Store the function that computes results, and limits.
 
         Args:
             compute: returns a sequence or an array with a result for each input, in order.
@@ -59,7 +59,7 @@ class Batcher:
             start = 0
             for inputs, result in batch:
                 end = start + len(inputs)
-                # The call of a client that has gone is cancelled.
+                # The call is cancelled if its client has disconnected.
                 if not result.done():
                     result.set_result(computed[start:end])
                 start = end

@@ -27,7 +27,7 @@ from raybio.runtime.serve.app import Limits, http_app
 APPLICATION = "raybio"
 
 REQUESTS_AT_ONCE = 1000
-"""Requests that a replica holds; more of them wait in Ray's proxy."""
+"""Maximum number of requests that a replica holds; more wait in Ray's proxy."""
 
 
 @contextmanager
@@ -46,18 +46,19 @@ def serving(
     """Serve a model within a ``with`` block; yield the address.
 
     Model and index are checked before Ray starts. Each replica loads both, on a GPU if the cluster
-    has any. Nobody is asked for a password: on another host than loopback, anybody who reaches the
-    port may use the model.
+    has any. There is no authentication: on another host than loopback, anybody who reaches the port
+    may use the model.
 
     Args:
         model: run, export or model folder, also in a bucket, as for ``raybio.load``.
         index: saved index of its embeddings.
-        pooling: of a model that does not state it.
+        pooling: pooling for a model that does not state it.
         host: address to listen on.
         port: port to listen on.
         replicas: number of processes.
-        cpus_per_replica: logical CPUs of each; None: an equal share of this machine's, less one.
-        limits: of a request.
+        cpus_per_replica: logical CPUs of each; None: an equal share of this machine's CPUs minus
+            one.
+        limits: limits of a request.
         verbose: show Ray's own logs.
 
     Raises:
@@ -81,7 +82,7 @@ def serving(
         check_model(open_index_store(index), loaded.digest(), str(model))
     if not cluster_to_join():
         _check_free(host, port)
-    # Ray's own limit is 5 s, which a busy machine exceeds.
+    # Ray's default is 5 s, which a busy machine exceeds.
     os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")
     cpus = cpus_per_replica or max(0.5, (local_cpus() - 1) / replicas)
     # Each machine fetches a model from a bucket.
@@ -96,8 +97,8 @@ def serving(
 
     if not verbose:
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
-    # With a cluster of its own Serve ends too. To shut down Serve, Ray kills its controller during
-    # a call, and reports that as an error.
+    # On a local cluster, Serve ends with the cluster. To shut down Serve alone, Ray kills its
+    # controller during a call, and reports that as an error.
     is_own_cluster = not cluster_to_join() and not ray.is_initialized()
     with started(threads=max(1, int(cpus)), verbose=verbose):
         num_gpus = check_replicas(cluster_nodes(), replicas, cpus)
@@ -127,7 +128,7 @@ def check_replicas(nodes: Sequence[Node], replicas: int, cpus: float) -> int:
     """Return the GPUs of each replica: 1 if there are any.
 
     Raises:
-        ClusterError: if the replicas do not fit, for which Ray Serve would wait for ever.
+        ClusterError: if the replicas do not fit; Ray Serve would wait forever.
     """
     num_gpus = 1 if any(node.gpus for node in nodes) else 0
     room = sum(
@@ -157,7 +158,7 @@ def _check_free(host: str, port: int) -> None:
 
 
 def _check_no_serve(serve: Any) -> None:
-    """Refuse a cluster with a Serve: it would keep its address and lose an application."""
+    """Refuse a cluster that runs Serve: it would keep its address and lose an application."""
     status = serve.status()
     if status.proxies or status.applications:
         names = ", ".join(sorted(status.applications)) or "no application"
@@ -168,7 +169,7 @@ def _check_no_serve(serve: Any) -> None:
 
 
 def _end(serve: Any) -> None:
-    """End what was served, and Serve, unless others serve by it meanwhile."""
+    """Delete the application, and shut down Serve unless it serves others meanwhile."""
     if serve.status().applications.keys() - {APPLICATION}:
         serve.delete(APPLICATION)
     else:
@@ -176,7 +177,7 @@ def _end(serve: Any) -> None:
 
 
 def _start(serve: Any, host: str, port: int) -> None:
-    """Start Ray Serve, again if its proxy is not up in time, as on a busy machine."""
+    """Start Ray Serve; retry if its proxy is late, as on a busy machine."""
     from ray.exceptions import RayError
 
     for attempt in range(1, LOCAL_STARTS + 1):

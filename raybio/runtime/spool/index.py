@@ -1,4 +1,4 @@
-"""Files of a spool, and the index of those that the bucket has."""
+"""Files of a spool, and the index of files that the bucket has."""
 
 import os
 from pathlib import Path
@@ -16,7 +16,7 @@ def files_of(folder: RunFolder) -> list[Path]:
     """Return the files of a run except hidden ones and checkpoints.
 
     Raises:
-        OSError: if a folder cannot be read. That its files are missing would not follow.
+        OSError: if a folder cannot be read, since its files must not count as missing.
     """
     paths = []
     for root, folders, names in os.walk(folder.path, onerror=_raise_unless_gone):
@@ -29,7 +29,7 @@ def files_of(folder: RunFolder) -> list[Path]:
 
 
 def _raise_unless_gone(error: OSError) -> None:
-    # A folder may be removed between its listing and that of its files.
+    # A folder may be removed between its own listing and that of its files.
     if not isinstance(error, FileNotFoundError):
         raise error
 
@@ -40,7 +40,7 @@ def is_checkpoint(name: str) -> bool:
 
 
 def state_of(path: Path) -> list[int]:
-    """Return what changes when a file is written: size, time, and inode."""
+    """Return size, time and inode of a file, which change when it is written."""
     status = path.stat()
     return [status.st_size, status.st_mtime_ns, status.st_ino]
 

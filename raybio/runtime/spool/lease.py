@@ -1,11 +1,11 @@
 """One driver at a time: a lease of a run or an embedding in a bucket, by conditional writes.
 
-``lease.json`` holds an id that is drawn for each driver, a counter that makes each renewal another
-content, and how long it has been held by the holder's own clock. Its holder renews it every
-``HEARTBEAT_SECONDS``. A lease that was not written for ``LEASE_SECONDS`` is that of a dead driver.
-Clocks of machines are not compared: the age is that of the object by the server's clock, then the
-time that this process itself has waited without a new version of it. A holder that ends writes
-``is_released`` in its place, and the next driver replaces that at once.
+``lease.json`` holds a random id of the driver, a counter that makes the content of each renewal
+unique, and how long it has been held by the holder's own clock. Its holder renews it every
+``HEARTBEAT_SECONDS``. If a lease was not written for ``LEASE_SECONDS``, its driver counts as dead.
+Clocks of machines are not compared: the age is first that of the object by the server's clock, then
+the time that this process has waited without a new version. A holder that ends writes
+``is_released`` instead, which the next driver replaces at once.
 """
 
 import contextlib
@@ -28,15 +28,15 @@ from raybio.store.json import is_text
 LEASE = "lease.json"
 
 LEASE_SECONDS = 60.0
-"""A driver that has not renewed its lease for so long counts as dead."""
+"""A driver that has not renewed its lease for this time counts as dead."""
 
 HEARTBEAT_SECONDS = 10.0
 
 GIVEN_UP_SHARE = 0.5
-"""Share of ``LEASE_SECONDS`` after which a driver that cannot renew its lease writes no more.
+"""Share of ``LEASE_SECONDS`` after which a driver that cannot renew its lease stops writing.
 
-The rest is for a request that it has begun: a client that is not patient repeats one for 15 s, and
-waits 10 s for the last answer (``store/bucket_client``).
+The rest is for a request in progress: an impatient client repeats a request for 15 s, and waits 10
+s for the last response (``store/bucket_client``).
 """
 
 _RELEASED = b'{"is_released": true}'
@@ -45,7 +45,7 @@ _POLL_SECONDS = 1.0
 
 
 class LostLeaseError(ClusterError):
-    """The lease is no longer that of this driver, or may not be."""
+    """This driver no longer holds the lease, or may have lost it."""
 
 
 class TakenOverError(LostLeaseError):
@@ -53,10 +53,10 @@ class TakenOverError(LostLeaseError):
 
 
 class LeasedWork(NamedTuple):
-    """What a lease is of, as errors name it.
+    """The kind of work that a lease protects, for errors.
 
     Attributes:
-        noun: such as "run".
+        noun: its noun, such as "run".
         option: the option that chooses another one.
     """
 
@@ -68,13 +68,13 @@ class Holder(NamedTuple):
     """The content of a lease: who holds it.
 
     Attributes:
-        id: drawn for each driver; None in a released or damaged lease.
+        id: random id of the driver; None in a released or damaged lease.
         is_released: whether the driver has ended.
         host: name of its machine; None: unknown.
-        machine: as ``_machine`` of the driver.
-        pid: number of its process; None: unknown.
-        process_start: as ``_start_of`` it.
-        held_seconds: for how long, by its own clock.
+        machine: result of ``_machine`` in the driver.
+        pid: id of its process; None: unknown.
+        process_start: result of ``_start_of`` for the process.
+        held_seconds: how long it has held the lease, by its own clock.
     """
 
     id: str | None = None
@@ -87,7 +87,7 @@ class Holder(NamedTuple):
 
     @classmethod
     def parse(cls, content: bytes) -> "Holder":
-        """Return the holder that a lease names; of a damaged one it is unknown."""
+        """Return the holder that a lease names; unknown if the lease is damaged."""
         try:
             fields = json.loads(content)
         except (ValueError, RecursionError):
@@ -104,7 +104,7 @@ class Holder(NamedTuple):
         return f"process {self.pid} on {self.host:.100}, for {in_words(float(self.held_seconds))}"
 
     def is_running(self) -> bool | None:
-        """Return whether it runs, if it is of this machine; None if that cannot be seen."""
+        """Return whether its process is running on this machine; None if that is unknown."""
         if self.pid is None:
             return None
         start = _start_of(self.pid)
@@ -113,7 +113,7 @@ class Holder(NamedTuple):
         try:
             os.kill(self.pid, 0)  # sends nothing
         except PermissionError:
-            return None  # another user's, whose folder in /proc may be hidden
+            return None  # owned by another user, whose folder in /proc may be hidden
         except (OSError, OverflowError):
             pass
         return False
@@ -128,7 +128,7 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
     "process_start": is_count,
     "held_seconds": is_count,
 }
-"""Field of a lease -> whether a value is valid; others count as missing."""
+"""Field of a lease -> function that validates its value; invalid values count as missing."""
 
 A_RUN = LeasedWork("run", "--name")
 AN_EMBEDDING = LeasedWork("embedding", "--out")
@@ -138,13 +138,13 @@ class Lease:
     """A lease that this driver holds.
 
     Attributes:
-        id: the id, which workers compare with that in the bucket.
+        id: the driver's id, which workers compare with that in the bucket.
     """
 
     def __init__(
         self, bucket: BucketFolder, id_: str, version: ObjectVersion, work: LeasedWork = A_RUN
     ) -> None:
-        """Take over a lease that was just written; ``held`` is the way to make one."""
+        """Take over a lease that was just written; use ``held`` instead."""
         self.id = id_
         self._bucket = bucket
         self._work = work
@@ -163,20 +163,20 @@ class Lease:
         return LeaseKey(self._bucket.path, self.id)
 
     def check_not_lost(self) -> None:
-        """Refuse to go on if another driver has taken over, or if the lease was deleted.
+        """Raise if another driver has taken over, or if the lease was deleted.
 
-        Work that writes nothing goes on while the bucket is away: the lease may still be held
-        when it is back.
+        Work that writes nothing continues while the bucket is unavailable, since the lease may
+        still be held afterwards.
 
         Raises:
             LostLeaseError: if it has, or if the lease was deleted.
         """
         if self._loss is not None:
-            # Another object each time: several threads ask.
+            # Raise a new object each time, since several threads call this.
             raise type(self._loss)(str(self._loss))
 
     def check(self) -> None:
-        """Refuse to write if another driver may have taken over.
+        """Raise before a write if another driver may have taken over.
 
         Raises:
             LostLeaseError: if it has, or the lease could not be renewed in time.
@@ -190,10 +190,10 @@ class Lease:
             )
 
     def confirm(self) -> None:
-        """Read the lease, and refuse to write if it is another driver's.
+        """Read the lease, and raise if another driver holds it.
 
         Raises:
-            LostLeaseError: if it is, or if it was deleted.
+            LostLeaseError: if another driver holds it, or if it was deleted.
             StorageError: if the bucket cannot be read.
         """
         self.check_not_lost()
@@ -210,21 +210,21 @@ class Lease:
         return False
 
     def release(self) -> None:
-        """End the lease, if it is still this driver's."""
+        """Release the lease, if this driver still holds it."""
         self._ended.set()
         self._thread.join()
-        # One that cannot be reached ends by itself.
+        # If the bucket cannot be reached, the lease expires by itself.
         with contextlib.suppress(StorageError):
-            # Not deleted: between a look and a deletion another driver could take it.
+            # Do not delete it: another driver could take it between a check and the deletion.
             self._bucket.replace(LEASE, _RELEASED, self._version)
 
     def delete(self) -> None:
-        """End the lease of work that is complete, and delete it with the rest of its folder."""
+        """End the lease of complete work, and delete it with the rest of its folder."""
         self._ended.set()
         self._thread.join()
         with contextlib.suppress(StorageError):
-            # Renewed first: nobody takes it for ``LEASE_SECONDS``, and a deletion is not repeated
-            # for so long.
+            # Renew it first: then no driver takes it for ``LEASE_SECONDS``, which is longer than
+            # retries of a deletion take.
             if self._bucket.replace(LEASE, self._content(), self._version) is not None:
                 self._bucket.delete(LEASE)
 
@@ -236,7 +236,7 @@ class Lease:
                 if version is None:
                     version = self._own_version()
             except StorageError:
-                continue  # ``check`` knows for how long
+                continue  # ``check`` tracks how long this lasts
             if version is None:
                 try:
                     _check_held(self._bucket, self.id, self._work, is_holder=True)
@@ -250,7 +250,7 @@ class Lease:
             self._renewed = began
 
     def _own_version(self) -> ObjectVersion | None:
-        """Return the version in the bucket if this driver has written it: its answer was lost."""
+        """Return the version in the bucket if this driver wrote it but the response was lost."""
         current = _read(self._bucket)
         return current[1] if current is not None and current[0].id == self.id else None
 
@@ -264,9 +264,9 @@ def held(bucket: BucketFolder, work: LeasedWork = A_RUN) -> Iterator[Lease]:
     """Hold a lease for a ``with`` block.
 
     Args:
-        bucket: the folder of the run or of the embedding's parts, with a client that is not
-            patient: a heartbeat is worth nothing when it comes late.
-        work: what the lease is of, for errors.
+        bucket: the folder of the run or of the embedding's parts, with an impatient client, since
+            late heartbeats are useless.
+        work: the kind of work, for errors.
 
     Raises:
         ClusterError: if another driver holds it, with its name and for how long.
@@ -280,7 +280,7 @@ def held(bucket: BucketFolder, work: LeasedWork = A_RUN) -> Iterator[Lease]:
 
 
 def acquire(bucket: BucketFolder, work: LeasedWork = A_RUN) -> Lease:
-    """Take a lease; as ``held``."""
+    """Take a lease, like ``held``."""
     id_ = uuid.uuid4().hex
     content = _content(id_, 0, 0.0)
     while True:
@@ -298,7 +298,7 @@ def acquire(bucket: BucketFolder, work: LeasedWork = A_RUN) -> Lease:
 
 
 def refuse_if_held(bucket: BucketFolder) -> None:
-    """Refuse a run of which a driver holds the lease; whether it is alive is not looked at.
+    """Refuse a run whose lease a driver holds, whether or not the driver is alive.
 
     Raises:
         ClusterError: as ``held``.
@@ -310,11 +310,11 @@ def refuse_if_held(bucket: BucketFolder) -> None:
 
 
 def check_key(key: LeaseKey, work: LeasedWork = A_RUN, *, is_patient: bool = True) -> None:
-    """Refuse to write for a driver that no longer holds the lease; any process may ask.
+    """Raise if a driver no longer holds its lease; any process may call this before a write.
 
     Args:
         key: the lease.
-        work: what it is of, for errors.
+        work: the kind of work, for errors.
         is_patient: wait for minutes for a bucket that does not answer.
 
     Raises:
@@ -327,13 +327,13 @@ def check_key(key: LeaseKey, work: LeasedWork = A_RUN, *, is_patient: bool = Tru
 def _check_held(
     bucket: BucketFolder, id_: str, work: LeasedWork, *, is_holder: bool = False
 ) -> None:
-    """Refuse to go on if the lease in a bucket is not the one of ``id_``.
+    """Raise if ``id_`` does not hold the lease in a bucket.
 
     Args:
         bucket: folder of the lease.
-        id_: of the driver that took it.
-        work: what it is of, for errors.
-        is_holder: whether this process took it: then only another one can have released it.
+        id_: id of the driver that took the lease.
+        work: the kind of work, for errors.
+        is_holder: whether this process took the lease; then only another one can have released it.
     """
     current = _read(bucket)
     if current is None:
@@ -355,7 +355,7 @@ def _check_held(
 
 
 def _is_dead(bucket: BucketFolder, holder: Holder, version: ObjectVersion) -> bool:
-    """Return whether the holder has ended; it waits until that is certain."""
+    """Return whether the holder has ended; wait until this is certain."""
     if holder.machine == _machine():
         is_running = holder.is_running()
         if is_running is not None:
@@ -387,7 +387,7 @@ def _age(bucket: BucketFolder) -> float:
     bucket.write(probe, b"")
     now = bucket.info(probe)
     bucket.delete(probe)
-    # The server's clock has whole seconds.
+    # The server's clock has a resolution of one second.
     return 0.0 if now is None else max(now.modified - info.modified - 1.0, 0.0)
 
 
@@ -413,9 +413,9 @@ def _content(id_: str, counter: int, held_seconds: float) -> bytes:
 
 
 def _machine() -> str:
-    """Return a name that no other machine, and no other container of a machine, has."""
+    """Return a name that is unique to this machine and container."""
     parts = [socket.gethostname()]
-    # Linux has both; elsewhere, a dead driver's lease ends with its time.
+    # Linux has both files; on other systems, a dead driver's lease expires.
     with contextlib.suppress(OSError):
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             parts.append(file.read().strip())
@@ -425,13 +425,13 @@ def _machine() -> str:
 
 
 def _start_of(pid: int) -> int | None:
-    """Return when a process of this machine began, in ticks since the boot; None if it has ended.
+    """Return when a process of this machine began, in ticks since boot; None if it has ended.
 
-    The clock of the machine may be set meanwhile: the ticks stay.
+    Unlike times of the clock, ticks do not change when the clock is set.
     """
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            # The name of the program, in parentheses, may have spaces.
+            # The program's name, in parentheses, may contain spaces.
             state, *fields = file.read().rpartition(")")[2].split()
     except OSError:
         return None
@@ -446,6 +446,6 @@ def _refused(bucket: BucketFolder, holder: Holder, work: LeasedWork) -> ClusterE
 
 
 def _now() -> float:
-    """Return the seconds of a clock that also runs while the machine sleeps, where there is one."""
+    """Return the seconds of a clock that, if available, also runs while the machine sleeps."""
     clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     return time.clock_gettime(clock)

@@ -1,4 +1,4 @@
-"""A spool is written to the bucket whenever its files change, in a thread of the driver."""
+"""Mirroring of a spool: a thread of the driver writes changed files to the bucket."""
 
 import contextlib
 import logging
@@ -24,7 +24,7 @@ from raybio.runtime.spool.lease import Lease
 from raybio.store.bucket import PART_BYTES, BucketFolder, ObjectVersion
 
 MIRROR_SECONDS = 2.0
-"""Between two looks for files that have changed."""
+"""Interval of checks for changed files."""
 
 QUIET_FACTOR = 20.0
 """Minimum wait before a report file is sent again, as a multiple of its last upload time."""
@@ -32,16 +32,16 @@ QUIET_FACTOR = 20.0
 WARN_SECONDS = 60.0
 
 REFUSED_SECONDS = 300.0
-"""A bucket that has refused the mirror for so long is not waited for by those who need a file."""
+"""Processes that need a file stop waiting if the bucket has refused the mirror for this time."""
 
 FILES_PER_INDEX = 20
-"""Files that are sent before the index is written: it names all files."""
+"""Number of files that are sent between two writes of the index, which names all files."""
 
 NUM_TRIES = 5
-"""Tries to write a file that is not as this driver wrote it, although it holds the lease."""
+"""Tries to write a file that differs from what this driver wrote, although it holds the lease."""
 
 REFUSAL = ".mirror-refusal"
-"""File with the reason why the bucket has refused the mirror for ``REFUSED_SECONDS``."""
+"""File with the reason if the bucket has refused the mirror for ``REFUSED_SECONDS``."""
 
 _log = logging.getLogger(__name__)
 
@@ -50,12 +50,12 @@ class Mirror:
     """Writes the files of a spool to the bucket whenever they change, in a thread."""
 
     def __init__(self, folder: RunFolder, bucket: BucketFolder, lease: Lease) -> None:
-        """Begin to mirror.
+        """Start to mirror.
 
         Args:
             folder: the spool.
             bucket: the run's folder in the bucket.
-            lease: without it nothing is written.
+            lease: the lease, without which nothing is written.
         """
         self._folder = folder
         self._bucket = bucket
@@ -71,7 +71,7 @@ class Mirror:
         self._thread.start()
 
     def write_all(self) -> None:
-        """Make the bucket equal to the spool now.
+        """Synchronize the bucket with the spool now.
 
         Raises:
             ClusterError: if another driver has taken over the run.
@@ -80,7 +80,7 @@ class Mirror:
         self._write(is_all=True)
 
     def close(self) -> None:
-        """End the thread and make the bucket equal to the spool; as ``write_all``."""
+        """End the thread and synchronize the bucket with the spool, like ``write_all``."""
         self._ended.set()
         self._thread.join()
         self._write(is_all=True)
@@ -92,12 +92,12 @@ class Mirror:
                 self._record_refusal(None)
             except (RaybioError, OSError) as error:
                 self._warn(error)
-                # A full disk keeps nobody from trying again.
+                # Even with a full disk, mirroring continues.
                 with contextlib.suppress(RaybioError, OSError):
                     self._record_refusal(error)
 
     def _record_refusal(self, error: Exception | None) -> None:
-        """Write for other processes why the bucket has no files for ``REFUSED_SECONDS``."""
+        """Record, for other processes, why the bucket has refused files for ``REFUSED_SECONDS``."""
         path = self._folder.path / REFUSAL
         if error is None:
             self._refused_since = None
@@ -117,7 +117,7 @@ class Mirror:
     def _write(self, *, is_all: bool) -> None:
         with self._writing:
             self._refuse_lost_copy()
-            # Listed before the other files: these files state that the others are complete.
+            # List these files before the others, since they mark the others as complete.
             last = [name for name in self._names() if _rank(name)]
             names = self._names()
             others = [name for name in names if not _rank(name)]
@@ -125,15 +125,15 @@ class Mirror:
             gone = [name for name in absent if not is_checkpoint(name)]
             if gone:
                 self._lease.check()
-                self._lease.confirm()  # deletions know no condition
-                # ``result.json`` first: it states that the others are complete.
+                self._lease.confirm()  # deletions cannot be conditional
+                # Delete ``result.json`` first, which marks the others as complete.
                 for name in sorted(gone, key=_rank, reverse=True):
-                    # Each time: the folder may be deleted while files are looked at.
+                    # Check each time: the folder may be deleted in between.
                     self._refuse_lost_copy()
                     self._bucket.delete(name)
                     del self._index[name]
                 write_index(self._folder.path, self._index)
-            # A file of ``last`` states that logs are complete, so that none is left for later.
+            # A file of ``last`` marks logs as complete, so no file may be postponed before it.
             is_all_due = is_all or any(self._new_state(name) for name in last)
             num_unrecorded = 0
             try:
@@ -150,10 +150,10 @@ class Mirror:
                 self._send_shared()
 
     def _refuse_lost_copy(self) -> None:
-        """Refuse to go on with a spool that was deleted: its files are not gone from the run.
+        """Raise if the spool was deleted, which must not delete the run's files in the bucket.
 
         Raises:
-            StorageError: from then on, also if workers fill the folder again.
+            StorageError: from then on, even if workers fill the folder again.
         """
         path = self._folder.path
         is_opened = self._folder.identity.name in self._index
@@ -171,12 +171,12 @@ class Mirror:
         return [path.relative_to(self._folder.path).as_posix() for path in files_of(self._folder)]
 
     def _record_sent(self) -> None:
-        # The folder may have been deleted meanwhile: an index alone would hide it.
+        # The folder may have been deleted meanwhile; writing only the index would hide that.
         self._refuse_lost_copy()
         write_index(self._folder.path, self._index)
 
     def _new_state(self, name: str) -> list[int] | None:
-        """Return the state of a file that the bucket lacks; None if it has it, or it is gone."""
+        """Return the state of a file that the bucket lacks; None if it is mirrored or removed."""
         known = self._index.get(name)
         try:
             state = state_of(self._folder.path / name)
@@ -203,20 +203,20 @@ class Mirror:
         return True
 
     def _put(self, path: Path, name: str, known: list[Any] | None) -> ObjectVersion:
-        """Write a file in place of the version that is known, and return the new version.
+        """Write a file if the bucket has its known version, and return the new version.
 
-        Another driver may have taken over since the lease was looked at, if this process stood
-        still: then its version is there, and stays.
+        If this process was suspended, another driver may have taken over since the lease was
+        checked. That driver's version is then kept.
 
         Raises:
             LostLeaseError: if another driver has taken over.
             StorageError: if the bucket refuses.
         """
         if path.stat().st_size > PART_BYTES:
-            # Uploads in parts know no condition. Large files are models and logs.
+            # Multipart uploads, used for models and logs, cannot be conditional.
             self._lease.confirm()
             return _upload(self._bucket, path, name)
-        # Read at once: a file that grows while it is sent would be torn.
+        # Read it at once: a file that grows while it is sent would be inconsistent.
         content = path.read_bytes()
         version = None if known is None else ObjectVersion(*known[3:])
         for _ in range(NUM_TRIES):
@@ -228,7 +228,8 @@ class Mirror:
             if written is not None:
                 return written
             self._lease.confirm()
-            # A write of this driver whose answer was lost, or a late one of the driver before.
+            # The other version is a write of this driver whose response was lost, or a late write
+            # of the previous driver.
             info = self._bucket.info(name)
             version = None if info is None else info.version
         raise StorageError(
@@ -251,10 +252,10 @@ class Mirror:
 def _upload(bucket: BucketFolder, path: Path, name: str) -> ObjectVersion:
     """Upload a large file, and return the version of the object."""
     snapshot = path.with_name(f".{path.name}.sent")
-    # A killed process may have left one.
+    # A killed process may have left a snapshot.
     snapshot.unlink(missing_ok=True)
     try:
-        # Files that grow are copied; others are replaced as a whole, so that a link is enough.
+        # Copy files that grow; others are replaced as a whole, so a link is enough.
         if path.suffix == ".jsonl":
             shutil.copyfile(path, snapshot)
         else:
@@ -267,20 +268,21 @@ def _upload(bucket: BucketFolder, path: Path, name: str) -> ObjectVersion:
 
 
 def _rank(name: str) -> int:
-    """Return in what order a file is written: 0 for most, more for those of ``WRITTEN_LAST``."""
+    """Return the rank of a file in the order of writes: 0, or more for ``WRITTEN_LAST``."""
     file = name.rpartition("/")[2]
     return WRITTEN_LAST.index(file) + 1 if file in WRITTEN_LAST else 0
 
 
 def is_mirrored(folder: Path, below: str) -> bool:
-    """Return whether the bucket has the present files below a path of a spool.
+    """Return whether the bucket has the current files below a path of a spool.
 
     Args:
-        folder: what is mirrored: the run, or its sweep.
+        folder: the mirrored folder of the run or of its sweep.
         below: path of a folder in it.
 
     Raises:
-        StorageError: if it has not, and has refused the mirror for ``REFUSED_SECONDS``.
+        StorageError: if files are missing, and the bucket has refused the mirror for
+            ``REFUSED_SECONDS``.
     """
     refusal = ""
     with contextlib.suppress(FileNotFoundError):

@@ -1,7 +1,7 @@
-"""The way between workers and the driver of a run in a bucket: an actor on the driver's machine.
+"""The relay between workers and the driver of a run in a bucket: an actor on the driver's machine.
 
-A worker has a folder of its own. It fetches the records of the run when it starts; a thread then
-sends what it writes there to the driver's spool, and learns whether it shall stop.
+Each worker has its own folder. It fetches the records of the run when it starts. A thread then
+sends changes in the folder to the driver's spool, and receives requests to stop.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ from raybio.training.checkpoint_files import MANIFEST
 from raybio.training.remote_checkpoints import RemoteCheckpoints, last_step_of_log
 
 POLL_SECONDS = 0.2
-"""Between two looks for files that a worker has changed, and for a stop."""
+"""Interval of checks for files that a worker has changed, and for a stop."""
 
 CHUNK_BYTES = 4 << 20
 
@@ -59,9 +59,9 @@ class Change(NamedTuple):
     Attributes:
         name: its path below the folder of runs' parent: ``<run>/metrics.jsonl``.
         content: bytes to append.
-        is_begun: they begin a new file, which takes the place of another once it is complete.
-        is_complete: the file is complete with them.
-        is_gone: the file has been removed.
+        is_begun: whether they begin a new file, which replaces an existing one once it is complete.
+        is_complete: whether the file is complete with them.
+        is_gone: whether the file has been removed.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Change(NamedTuple):
 
 
 class _Relay:
-    """The actor: files of a driver's spools."""
+    """The actor that writes workers' files to a driver's spools."""
 
     def __init__(self, runs: str, sweep: str | None) -> None:
         self._runs = Path(runs)
@@ -85,12 +85,13 @@ class _Relay:
         Args:
             run: name of the run.
             start: name of its start.
-            writer: id of this process if it writes checkpoints. Those of the run that came before
-                are refused from now on: the process of a lost node may still be alive.
+            writer: id of this process if it writes checkpoints. Earlier writers of the run are
+                refused from now on: the process of a lost node may still be alive.
         """
         if writer is not None and RunFolder(self._runs, run).is_newest_start(start):
             self._writers[run] = writer
-            # What it appends to its log belongs to the whole file, not to a torn new one.
+            # Delete partial files: lines that the worker appends to its log belong to the complete
+            # file.
             for torn in (self._runs / run).rglob(_arriving("*")):
                 torn.unlink()
         paths = [self._runs / run / name for name in _TO_WORKERS]
@@ -104,10 +105,11 @@ class _Relay:
         return contents
 
     def send(self, run: str, start: str, writer: str | None, changes: list[Change]) -> bool:
-        """Make changes of a worker, and return whether it shall stop.
+        """Apply changes of a worker, and return whether it should stop.
 
         Raises:
-            ClusterError: if the worker is of an earlier start, or another one writes by now.
+            ClusterError: if the worker belongs to an earlier start, or another process is the
+                writer now.
         """
         folder = RunFolder(self._runs, run)
         is_replaced = writer is not None and self._writers.get(run) != writer
@@ -118,7 +120,7 @@ class _Relay:
         return folder.stop.exists() or self._is_sweep_stopped
 
     def has_export(self, run: str) -> bool:
-        """Return whether the bucket has the model that was sent here last.
+        """Return whether the bucket has the model that was sent last.
 
         Raises:
             StorageError: if the bucket has refused it for minutes.
@@ -131,7 +133,7 @@ class _Relay:
     def checkpoints(
         self, run: str, start: str, writer: str | None, manifests: dict[str, bytes]
     ) -> None:
-        """Take over which checkpoints are in the bucket; as ``send``."""
+        """Receive the manifests of the checkpoints in the bucket; errors as in ``send``."""
         self.send(run, start, writer, [])
         folder = RunFolder(self._runs, run).checkpoints
         for name, content in manifests.items():
@@ -168,7 +170,7 @@ class WorkerCopy:
     Attributes:
         spec: the start, with the worker's own folder of runs.
         remote: the checkpoints in the bucket; None if driver and workers share a folder.
-        flush: returns when all that was written has reached the driver.
+        flush: returns when everything written has reached the driver.
     """
 
     spec: WorkerSpec
@@ -178,13 +180,13 @@ class WorkerCopy:
 
 @contextlib.contextmanager
 def worker_copy(spec: WorkerSpec, rank: int) -> Iterator[WorkerCopy]:
-    """Yield a worker's folder; what it writes there has reached the driver when the block ends.
+    """Yield a worker's folder, whose files have reached the driver when the block ends.
 
-    Of a run in a local folder, that is the folder which all processes share.
+    For a run in a local folder, it is the folder that all processes share.
 
     Args:
         spec: the start of the run.
-        rank: of the worker.
+        rank: rank of the worker.
 
     Raises:
         ClusterError: if the driver is gone, or the run has been started again.
@@ -204,7 +206,7 @@ def worker_copy(spec: WorkerSpec, rank: int) -> Iterator[WorkerCopy]:
             start / run.name,
             keep=run.config.schedule.keep_checkpoints,
             check_lease=link.check_lease,
-            # A run is exported at its end; a trial of a sweep that resumes has its best model.
+            # Runs are exported at the end, but a resumed trial of a sweep needs its best model.
             before_commit=link.wait_for_export if spec.goal is not None else lambda: None,
             on_change=link.send_manifests,
             last_reported_step=lambda: last_step_of_log(folder.metrics),
@@ -219,7 +221,7 @@ def worker_copy(spec: WorkerSpec, rank: int) -> Iterator[WorkerCopy]:
 
 @contextlib.contextmanager
 def _node_folder(start: Path) -> Iterator[None]:
-    """Make the folder of a start on this machine; the last process that leaves it deletes it."""
+    """Create the folder of a start on this machine; the last process to leave deletes it."""
     start.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as held:
         with locked(start.parent / ".lock"):
@@ -236,7 +238,7 @@ def _node_folder(start: Path) -> Iterator[None]:
 
 
 def _delete_unused(workers: Path) -> None:
-    """Delete the folders of starts that no process of this machine uses; killed ones left some."""
+    """Delete folders of starts that no process of this machine uses, left by killed processes."""
     for start in workers.iterdir():
         with contextlib.suppress(OSError), (start / ".lock").open("r") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -244,7 +246,7 @@ def _delete_unused(workers: Path) -> None:
 
 
 class _Link:
-    """A worker's end: fetches records, then sends changes in a thread."""
+    """The worker's side of the relay: fetches records, then sends changes in a thread."""
 
     def __init__(self, spec: WorkerSpec, rank: int) -> None:
         self._relay = spec.relay
@@ -279,16 +281,16 @@ class _Link:
                 raise self._failure
             self._send(is_final=True)
         finally:
-            # An upload that was given up may still be at work. It must not report that the files
-            # are gone which this process is about to delete.
+            # An abandoned transfer may still be running. It must not report the files that this
+            # process is about to delete as removed.
             with self._sending:
                 self._is_closed = True
 
     def check_lease(self) -> None:
-        """Refuse to write to the bucket for a driver or a process that no longer holds the run.
+        """Raise if the driver or this process no longer holds the run; call it before a write.
 
         Raises:
-            ClusterError: if another one has taken it over.
+            ClusterError: if another driver or process has taken it over.
             StorageError: if the bucket cannot be read.
         """
         assert self._lease is not None
@@ -298,7 +300,7 @@ class _Link:
             self._send_batch([])
 
     def flush(self) -> None:
-        """Return when all that this worker has written has reached the driver.
+        """Return when everything that this worker has written has reached the driver.
 
         Raises:
             ClusterError: if the driver is gone, or the run has been started again.
@@ -318,7 +320,7 @@ class _Link:
             time.sleep(POLL_SECONDS)
 
     def send_manifests(self, manifests: dict[str, bytes]) -> None:
-        """Tell the driver which checkpoints are in the bucket."""
+        """Send the driver the manifests of the checkpoints in the bucket."""
         call = (self._run.name, self._start, self._writer, manifests)
         self._ask(self._relay.checkpoints.remote(*call))
 
@@ -328,7 +330,7 @@ class _Link:
                 if self._send():
                     self._folder.stop.touch()
             except Exception as error:
-                # What was to be sent is lost for the driver: ``__exit__`` raises it.
+                # The changes are lost for the driver; ``__exit__`` raises the error.
                 _log.warning("the driver does not answer: %s", error)
                 self._failure = error
                 self._folder.make()  # it may have been deleted
@@ -338,7 +340,7 @@ class _Link:
     def _send(self, *, is_final: bool = False) -> bool:
         with self._sending:
             self._check_open()
-            # Listed before the other files: these files state that the others are complete.
+            # List these files before the others, since they mark the others as complete.
             last = [name for name in WRITTEN_LAST if (self._folder.path / name).exists()]
             shall_stop = False
             batch: list[Change] = []
@@ -372,13 +374,14 @@ class _Link:
             raise ClusterError(f"{self._run.name}: the driver is gone ({error})") from None
 
     def _changes(self, last: list[str]) -> Iterator[Change]:
-        """Yield what has changed since the last call; ``last`` at the end."""
+        """Yield changes since the last call; those of ``last`` come at the end."""
         ends = [f"{self._run.name}/{name}" for name in last]
         unready = {f"{self._run.name}/{name}" for name in WRITTEN_LAST}
         names = [name for name in self._names() if name not in unready]
         identity = f"{self._run.name}/{self._folder.identity.name}"
         if identity in self._sent and not self._folder.identity.exists():
-            # Not that of a run: the driver would delete its files, then those in the bucket.
+            # Raise instead of reporting removed files: the driver would delete them, also in the
+            # bucket.
             raise ClusterError(f"{self._folder.path}: was deleted while this worker used it")
         for name in [name for name in self._sent if name not in {*names, *unready}]:
             if not name.rpartition("/")[2].startswith("."):
@@ -405,9 +408,9 @@ class _Link:
             is_notices = path.name.startswith("notices") and _grows(path)
             offset = 0
             if sent is not None and _grows(path) and sent.inode == now.inode:
-                # A shorter file is another one.
+                # A shorter file is a new one.
                 offset = sent.num_bytes if now.num_bytes >= sent.num_bytes else 0
-            # Notices of an earlier process of this rank stay.
+            # Keep notices of an earlier process of this rank.
             is_begun = offset == 0 and not is_notices
             file.seek(offset)
             while True:
@@ -422,12 +425,12 @@ class _Link:
 
 
 class _Sent(NamedTuple):
-    """A file when it was sent.
+    """The state of a file when it was sent.
 
     Attributes:
-        inode: another one for a file that took its place.
-        modified: when it was changed, in nanoseconds.
-        num_bytes: how much of it was sent.
+        inode: its inode, which differs for a file that replaced it.
+        modified: time of its last change, in nanoseconds.
+        num_bytes: number of bytes that were sent.
     """
 
     inode: int

@@ -36,11 +36,11 @@ from raybio.store.object_download import download_object
 from raybio.training.checkpoint_files import MANIFEST
 
 LOCK_SECONDS = 5.0
-"""Wait for another process of this machine that reads or writes the spool."""
+"""Maximum wait for another process of this machine that reads or writes the spool."""
 
 
 def spool_of(bucket: BucketPath) -> Path:
-    """Return the local folder of runs that stands for a bucket's folder of runs."""
+    """Return the local folder of runs that mirrors a bucket's folder of runs."""
     digest = hashlib.sha256(str(bucket).encode()).hexdigest()[:16]
     return cache_folder() / "runs" / digest / "runs"
 
@@ -84,8 +84,8 @@ class HeldSpool:
 def held(folder: RunFolder, runs: BucketPath) -> Iterator[HeldSpool]:
     """Hold a run in a bucket: take its lease, make the spool equal to it, then mirror the spool.
 
-    At the end all of the spool is in the bucket. Of a run that was refused before it began, nothing
-    stays.
+    At the end, the whole spool is in the bucket. A run that was refused before it began leaves
+    nothing.
 
     Args:
         folder: the spool.
@@ -105,7 +105,7 @@ def held(folder: RunFolder, runs: BucketPath) -> Iterator[HeldSpool]:
             mirror = _mirror(folder, bucket, lease)
             yield HeldSpool(bucket, lease, mirror)
         except BaseException:
-            # The error that comes out is the run's own.
+            # Raise only the run's own error.
             with contextlib.suppress(RaybioError, OSError):
                 if mirror is not None:
                     mirror.close()
@@ -118,13 +118,13 @@ def held(folder: RunFolder, runs: BucketPath) -> Iterator[HeldSpool]:
 
 @contextlib.contextmanager
 def _alone(folder: RunFolder, bucket: BucketPath) -> Iterator[Lease]:
-    """Hold the spool and the lease of a run; as ``held``."""
+    """Hold the spool and the lease of a run, like ``held``."""
     objects = BucketFolder(bucket, is_patient=False)
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(folder.lock("driver", timeout_seconds=LOCK_SECONDS))
         except ClusterError:
-            # The lease says more of the other process.
+            # The error about the lease says more about the other process.
             with contextlib.suppress(StorageError):
                 leases.refuse_if_held(objects)
             raise
@@ -132,12 +132,13 @@ def _alone(folder: RunFolder, bucket: BucketPath) -> Iterator[Lease]:
 
 
 def _mirror(folder: RunFolder, bucket: BucketPath, lease: Lease) -> Mirror:
-    # A request that is repeated for minutes could arrive when another driver has the run.
+    # Use an impatient client: a request that is retried for minutes could arrive when another
+    # driver holds the run.
     return Mirror(folder, BucketFolder(bucket, is_patient=False), lease)
 
 
 def publish(folder: RunFolder, runs: BucketPath) -> None:
-    """Write to the bucket what was added to the spool of an ended run, such as its table.
+    """Write additions to the spool of an ended run, such as its table, to the bucket.
 
     Raises:
         ClusterError: if another driver holds the run.
@@ -149,7 +150,7 @@ def publish(folder: RunFolder, runs: BucketPath) -> None:
 
 
 def refresh(folder: RunFolder, runs: BucketPath) -> None:
-    """Make a spool equal to the bucket, unless a driver of this machine holds it.
+    """Update a spool from the bucket, unless a driver of this machine holds it.
 
     Raises:
         StorageError: if the bucket cannot be read.
@@ -167,17 +168,17 @@ def refresh(folder: RunFolder, runs: BucketPath) -> None:
 
 
 def refresh_matching(runs: Path, bucket: BucketPath, patterns: Sequence[str]) -> set[str]:
-    """Make the spools of the runs that are named equal to the bucket; as ``refresh``.
+    """Update the spools of the named runs from the bucket, like ``refresh``.
 
     Args:
         runs: the spools.
         bucket: the runs.
-        patterns: names of runs or sweeps, or shell patterns of them; of ``mine/trials/*``, the
-            first part counts.
+        patterns: names of runs or sweeps, or shell patterns of them; only the first part of
+            ``mine/trials/*`` is used.
 
     Returns:
-        The names of all runs and sweeps in the bucket. A spool of another name is the copy of one
-        that is gone.
+        The names of all runs and sweeps in the bucket. A spool with another name is the copy of a
+        deleted one.
 
     Raises:
         StorageError: if the bucket is missing or refuses, naming ``--runs``.
@@ -193,9 +194,9 @@ def refresh_matching(runs: Path, bucket: BucketPath, patterns: Sequence[str]) ->
 
 
 def restore(folder: RunFolder, runs: BucketPath) -> None:
-    """Make a spool equal to the bucket; the caller holds the folder's lock.
+    """Update a spool from the bucket; the caller holds the folder's lock.
 
-    Of checkpoints, the spool gets the manifests. Files of shared scores are added.
+    For checkpoints, the spool gets only the manifests. Files of shared scores are added.
 
     Raises:
         StorageError: if the bucket cannot be read.

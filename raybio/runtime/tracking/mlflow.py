@@ -1,4 +1,4 @@
-"""Requests to MLflow: a function for each, which may fail and be called again."""
+"""Requests to MLflow: one function for each, which may fail and can be retried."""
 
 import contextlib
 import functools
@@ -24,15 +24,15 @@ from raybio.methods import METHODS
 from raybio.runtime.run.folder import RunFolder
 
 KEY = "raybio.key"
-"""The tag by which a run is found again when the answer with its id was lost."""
+"""The tag that identifies a run if the response with its id was lost."""
 
 PARAMS_PER_BATCH = 100
 MAX_PARAM_LETTERS = 6000
 MAX_NAME_LETTERS = 250
 
 _SETTINGS = {
-    # Ours is the only retry: MLflow's own would send a second "create run" whose first answer was
-    # lost.
+    # Only raybio retries. MLflow would repeat a "create run" whose response was lost, and create a
+    # second run.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
     "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
@@ -51,7 +51,7 @@ def open_client(uri: str) -> Any:
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    # It logs a traceback a request; ``Tracker`` warns once a minute.
+    # It logs a traceback per request; ``Tracker`` warns once a minute instead.
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     from mlflow import MlflowClient
 
@@ -61,9 +61,10 @@ def open_client(uri: str) -> Any:
 
 
 def _create_database(path: Path) -> None:
-    """Create MLflow's database if there is none; it appears with all its tables.
+    """Create MLflow's database if there is none, atomically with all its tables.
 
-    MLflow takes seconds to make them, and refuses a database whose making was interrupted for good.
+    MLflow takes seconds to create the tables, and permanently refuses a database if that was
+    interrupted.
     """
     from mlflow import MlflowClient
 
@@ -76,7 +77,8 @@ def _create_database(path: Path) -> None:
         copy = path.with_name(f".{path.name}.{os.getpid()}")
         shutil.copyfile(made, copy)
         try:
-            # Another driver may have made it meanwhile: a link, unlike a rename, replaces nothing.
+            # Another driver may have created it meanwhile. Unlike a rename, a link does not replace
+            # it.
             with contextlib.suppress(FileExistsError):
                 os.link(copy, path)
         finally:
@@ -93,14 +95,14 @@ def reopen(client: Any, run_id: str) -> bool:
         client.update_run(run_id, status="RUNNING")
     except MlflowException as error:
         if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-            # An outage and no answer: the run may exist, and the request is retried.
+            # This is an outage: the run may exist, and the request is retried.
             raise
         return False
     return True
 
 
 def find_runs(client: Any, method: str, key: str) -> list[str]:
-    """Return all runs with this key, including those of attempts whose answer was lost."""
+    """Return all runs with this key, including those of attempts whose response was lost."""
     experiment = client.get_experiment_by_name(method)
     if experiment is None:
         return []
@@ -121,7 +123,7 @@ def create_run(client: Any, uri: str, method: str, name: str, tags: dict[str, st
     else:
         experiment_id = experiment.experiment_id
         if experiment.lifecycle_stage == "deleted":
-            # It keeps its name for itself, and takes no runs.
+            # A deleted experiment keeps its name but accepts no runs.
             client.restore_experiment(experiment_id)
     return str(client.create_run(experiment_id, run_name=name, tags=tags).info.run_id)
 
@@ -131,7 +133,7 @@ def tags_of(
 ) -> dict[str, str]:
     """Return tags: the method, the store's digest, the encoder's weights, versions, our commit.
 
-    They hold nothing of the environment.
+    They contain nothing about the environment.
     """
     tags = {"method": method, "data_digest": data_digest, "version.python": sys.version.split()[0]}
     for package in _VERSIONS:
@@ -147,8 +149,8 @@ def tags_of(
 def describe(client: Any, run_id: str, config: dict[str, Any], data_digest: str) -> None:
     """Send the run's settings, as parameters and as ``config.json``, and the digest of its store.
 
-    A parameter that the run has stays as it is, since MLflow lets none change: an attempt that was
-    cut short may have sent it, and the next start may have another budget.
+    Existing parameters of the run are kept, since MLflow does not let them change. An interrupted
+    attempt may have sent them, and the next start may have another budget.
     """
     from mlflow.entities import Dataset, DatasetInput, Param
 
@@ -175,7 +177,8 @@ def log_reports(client: Any, run_id: str, reports: list[dict[str, Any]]) -> None
     """Send lines of ``metrics.jsonl``."""
     from mlflow.entities import Metric
 
-    # The time at which it was measured, so that what is sent twice after a timeout is stored once.
+    # Use the time of measurement, so that metrics that are sent twice after a timeout are stored
+    # once.
     metrics = [
         Metric(metric_name(name), value, report["time_ms"], report["step"])
         for report in reports
@@ -185,10 +188,10 @@ def log_reports(client: Any, run_id: str, reports: list[dict[str, Any]]) -> None
 
 
 def final_scores(folder: RunFolder, method: str) -> list[dict[str, Any]]:
-    """Return a report of the final evaluation, or nothing before it.
+    """Return a report of the final evaluation; an empty list before it.
 
-    ``final/SPLIT/SCORE`` are all scores of the trained model. ``rival/ROW/SPLIT/SCORE`` are those
-    of the other rows of the table, as far as runs are compared by them.
+    ``final/SPLIT/SCORE`` are all scores of the trained model. ``rival/ROW/SPLIT/SCORE`` are the
+    scores of the other rows of the table on which runs are compared.
     """
     outcome = read_recomputable(folder.outcome, "outcome") or {}
     report = FinalReport.from_json(outcome.get("final", {}))
@@ -208,7 +211,7 @@ def final_scores(folder: RunFolder, method: str) -> list[dict[str, Any]]:
                     metrics[f"rival/{row}/{split}/{name}"] = score["value"]
     if not metrics:
         return []
-    # The file's own time: what is sent twice is stored once.
+    # Use the time of the file, so that scores that are sent twice are stored once.
     return [
         {
             "step": outcome["step"],
@@ -251,7 +254,7 @@ def add(client: Any, run_id: str, paths: list[Path]) -> None:
 
 @functools.cache
 def git_commit() -> str | None:
-    """Return the commit of raybio's own checkout; None outside of one."""
+    """Return the git commit of raybio's checkout; None if it is not a checkout."""
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     try:
         return (

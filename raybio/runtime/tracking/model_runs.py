@@ -26,13 +26,13 @@ def track_models(
 ) -> str | None:
     """Write the scores to MLflow; return the id of the parent run.
 
-    The same call again finds its runs and sends what has changed. An outage is a warning: the
-    report on disk has everything.
+    The same call again finds its runs and sends only changes. An outage is only a warning, since
+    the report on disk is complete.
 
     Args:
-        uri: of the tracking server or database.
-        key: names the report, by which its runs are found again.
-        name: of the parent run.
+        uri: URI of the tracking server or database.
+        key: key of the report, by which its runs are found again.
+        name: name of the parent run.
         metrics_by_model: model -> metric -> value.
         files: artifacts of the parent.
     """
@@ -41,7 +41,7 @@ def track_models(
         parent = _run_of(client, uri, key, name, {})
         for model, metrics in metrics_by_model.items():
             tags = {"mlflow.parentRunId": parent}
-            # A digest: names of folders may have quotes, which a search does not take.
+            # Use a digest: folder names may have quotes, which a search does not accept.
             own_key = digest_of({"parent": key, "model": model})
             child = _run_of(client, uri, own_key, model, tags)
             _send(client, child, metrics)
@@ -49,7 +49,7 @@ def track_models(
         mlflow_run.add(client, parent, [*files])
         client.set_terminated(parent)
         return parent
-    except Exception as error:  # whatever the server, the network or the database raises
+    except Exception as error:  # any error of the server, the network or the database
         _log.warning(
             "MLflow at %s did not take the scores (%s); the same command sends them again",
             shown_uri(uri),

@@ -15,11 +15,11 @@ _ALIAS = re.compile(r"(?!(latest|v\d+)$)[\w-]+", re.ASCII | re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Registration:
-    """The entry of the registry that a run becomes.
+    """The entry of a run in the registry.
 
     Attributes:
-        name: of the registered model.
-        alias: points to the new version afterwards; None: no alias moves.
+        name: name of the registered model.
+        alias: alias that will point to the new version; None: no alias changes.
     """
 
     name: str
@@ -46,11 +46,11 @@ class Registration:
 def register(folder: RunFolder, registration: Registration) -> str:
     """Make the export of a finished run a version of a registered model; return its number.
 
-    A run has one version of a name: registering it again moves only the alias. The version's source
+    A run has one version per name: registering it again only moves the alias. The version's source
     is the artifact ``export`` of the MLflow run, so it needs no files of its own.
 
     Args:
-        folder: the run's; MLflow has all of it.
+        folder: the run's folder, which MLflow has completely.
         registration: name and alias.
 
     Raises:
@@ -68,7 +68,7 @@ def register(folder: RunFolder, registration: Registration) -> str:
         version = _version_of(client, registration.name, run_id, folder)
         if registration.alias is not None:
             client.set_registered_model_alias(registration.name, registration.alias, version)
-    except Exception as error:  # of MLflow, of its HTTP client or of its database
+    except Exception as error:  # an error of MLflow, its HTTP client or its database
         raise ClusterError(
             f"--register {registration.name}: MLflow did not take it ({first_line(error)[:200]}). "
             "The run is finished; the same command registers it"

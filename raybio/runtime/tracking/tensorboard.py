@@ -9,19 +9,19 @@ from raybio.runtime.run.metrics_log import reports_for
 
 
 def write_events(folder: RunFolder, out: Path) -> int:
-    """Write the metrics of a run, finished or not, into ``out/NAME``; an older one is replaced.
+    """Write the metrics of a run, finished or not, into ``out/NAME``; replace older files.
 
-    Steps and times are those of the run's log. Values that are not finite are left out.
+    Steps and times come from the run's log. Values that are not finite are omitted.
 
     Args:
-        folder: the run's.
+        folder: the run's folder.
         out: the folder that TensorBoard shows.
 
     Returns:
         The number of values.
 
     Raises:
-        ConfigError: if the folder holds no run, or the extra ``tensorboard`` is not installed.
+        ConfigError: if the folder is not a run, or the extra ``tensorboard`` is not installed.
     """
     reports = reports_for("tensorboard", folder.metrics)
     with from_extra("tensorboard", "tensorboard"):

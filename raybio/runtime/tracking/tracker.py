@@ -1,13 +1,13 @@
 """Tracking in MLflow from a thread of the driver: training never waits for it.
 
 Metrics come from ``metrics.jsonl``. ``tracking.json`` records how far they were forwarded and which
-files were sent, so that only what the server lacks is sent again, also after a restart.
+files were sent, so that, also after a restart, only missing data is sent.
 
-The driver is the only writer. The sqlite default is therefore right for one driver at a time on any
+The driver is the only writer. The sqlite default is therefore safe for one driver at a time on any
 cluster, and for several on one machine, which wait for each other's lock. Drivers on several
-machines need an ``mlflow server`` on PostgreSQL: locks of a network file system do not hold between
-machines. A driver cannot know of the others, so sqlite on a network file system is a warning and no
-error.
+machines need an ``mlflow server`` on PostgreSQL, since locks of a network file system do not work
+between machines. A driver does not know about the others, so sqlite on a network file system is a
+warning and not an error.
 """
 
 import itertools
@@ -34,13 +34,13 @@ FORWARD_SECONDS = 2.0
 RETRY_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0)
 
 LAST_RETRY_SECONDS = 5.0
-"""The longest pause after the run has ended, when somebody may be waiting."""
+"""Maximum pause between retries after the run has ended, when a user may be waiting."""
 
 FINISH_SECONDS = 120.0
 KILLED_SECONDS = 20.0
 
 SLOWEST_BYTES_PER_SECOND = 100_000
-"""A file that is sent more slowly counts as stuck; requests that do not move end earlier."""
+"""A file that is sent more slowly counts as stuck; stalled requests end earlier."""
 
 WARN_SECONDS = 60.0
 MAX_TAG_LETTERS = 5000
@@ -53,15 +53,15 @@ _warning = threading.Lock()
 
 
 def shown_uri(uri: str) -> str:
-    """Return a tracking URI without what stands before "@", which may be a password.
+    """Return a tracking URI without the part before "@", which may be a password.
 
-    In the path of a sqlite file, "@" is a letter as any other.
+    In the path of a sqlite file, "@" is an ordinary character.
     """
     return uri if uri.startswith("sqlite:") else uri.split("@")[-1]
 
 
 def how_to_show(run_id: str | None, uri: str) -> str:
-    """Return a run of MLflow, and the command that shows it."""
+    """Return a text with an MLflow run and the command that shows it."""
     return f"run {run_id}, mlflow ui --backend-store-uri {shown_uri(uri)}"
 
 
@@ -79,7 +79,7 @@ def tracking_uri(uri: str | None, runs: Path) -> str:
         return f"sqlite:///{Path(rest.removeprefix('/')).expanduser().absolute()}"
     login, _, address = rest.rpartition("@")
     if scheme not in ("http", "https") or not address:
-        # The rest may hold a password.
+        # Leave out the rest, which may hold a password.
         got = f"{scheme}://..." if rest else scheme.rpartition("@")[2]
         raise ConfigError(
             f"--tracking-uri: got {got!r}; want sqlite:///mlflow.db or another file, or the "
@@ -99,8 +99,8 @@ class Tracker:
     """Keeps one MLflow run up to date.
 
     Attributes:
-        run_id: the run's id; None as long as MLflow could not be reached.
-        key: the tag by which the MLflow run is found again when its id is lost.
+        run_id: id of the MLflow run; None until MLflow is reached.
+        key: the tag that identifies the MLflow run if its id is lost.
         is_open: set once MLflow has the run, so that its children may refer to it.
     """
 
@@ -117,12 +117,12 @@ class Tracker:
         """Read ``tracking.json``; nothing is sent before ``start`` or ``catch_up``.
 
         Args:
-            folder: the run's.
-            uri: of the tracking server or database.
+            folder: the run's folder.
+            uri: URI of the tracking server or database.
             method: key in ``METHODS``, and the experiment's name.
             config: the whole configuration.
-            data_digest: of the store.
-            parent_run_id: the run that this one belongs to.
+            data_digest: digest of the store.
+            parent_run_id: MLflow run that this one belongs to.
             parent: its tracker, if it may not have an id yet; this process then samples the machine
                 for the parent.
         """
@@ -166,7 +166,7 @@ class Tracker:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Create or reopen the run and begin to forward metrics; return at once."""
+        """Create or reopen the run and start to forward metrics; return at once."""
         if self.parent is None and self.uri.startswith("sqlite:"):
             warn_of_network(Path(self.uri.removeprefix("sqlite:///")))
         self._thread = threading.Thread(target=self._run, name="raybio-tracking", daemon=True)
@@ -182,18 +182,18 @@ class Tracker:
         self._wake.set()
 
     def abandon(self) -> None:
-        """Send nothing more and leave the run open: another driver goes on with it."""
+        """Stop sending and leave the run open, since another driver continues it."""
         self._is_abandoned = True
         self.end("RUNNING")
 
     def note(self, tags: dict[str, str], metrics: dict[str, float]) -> None:
-        """Give tags and metrics that are not in the log, for ``end`` to send."""
+        """Add tags and metrics that are not in the log, which ``end`` sends."""
         self._tags = tags
         time_ms = int(time.time() * 1000)
         self._last_reports = [{"step": 0, "time_ms": time_ms, "metrics": metrics}]
 
     def end(self, status: str, reason: str = "") -> None:
-        """Let the run end once MLflow has all of it; return at once.
+        """End the run once MLflow has all of it; return at once.
 
         Sending is retried until ``wait`` gives up.
 
@@ -203,7 +203,7 @@ class Tracker:
         """
         self._end_status = status
         self._reason = reason
-        # Pauses after a failure end: the server may be back.
+        # Interrupt pauses after failures, since the server may be back.
         self._wake.set()
         if self.parent is not None:
             self.parent._wake.set()
@@ -212,8 +212,8 @@ class Tracker:
         """Wait until MLflow has the whole run, or give up with a warning; return whether it has.
 
         Args:
-            seconds: time without any progress after which it is given up; in total, where ``kill``
-                was called for this run or its parent.
+            seconds: time without progress after which to give up; the total time if ``kill`` was
+                called for this run or its parent.
         """
         if self._thread is None:
             return False
@@ -224,7 +224,7 @@ class Tracker:
             if left <= 0:
                 break
             self._thread.join(timeout=min(left, 0.5))
-        # Where the parent's run is missing, the parent warns.
+        # If the parent's run is missing, the parent warns.
         is_own = self.parent is None or self.parent.is_open.is_set()
         if not self._is_done and is_own and not self._is_abandoned:
             _log.warning(
@@ -236,7 +236,7 @@ class Tracker:
         return self._is_done
 
     def finish(self, status: str, reason: str = "") -> None:
-        """Send what is left, the artifacts and the final status.
+        """Send the remaining metrics, the artifacts and the final status.
 
         Gives up when nothing has arrived for two minutes.
 
@@ -248,14 +248,14 @@ class Tracker:
         self.wait(KILLED_SECONDS if status == "KILLED" else FINISH_SECONDS)
 
     def catch_up(self, status: str = "FINISHED", reason: str = "") -> None:
-        """Send what MLflow has not received of an ended run, if anything."""
+        """Send missing data of an ended run to MLflow, if any."""
         if self.is_pending:
             self.start()
             self.finish(status, reason)
 
     @property
     def is_pending(self) -> bool:
-        """Whether MLflow lacks something, as far as this and earlier starts know."""
+        """Whether MLflow lacks data, as far as this and earlier starts know."""
         return self._is_pending
 
     def _own_key(self) -> str:
@@ -272,7 +272,7 @@ class Tracker:
     def _deadline(self) -> float:
         """The time at which waiting ends.
 
-        It moves on while something arrives, unless this process may not have long to live.
+        It is extended while data arrives, unless the process is being killed.
         """
         until = self._waiting_since + self._patience
         if self._is_hurried or (self.parent is not None and self.parent._is_hurried):
@@ -284,7 +284,7 @@ class Tracker:
             self._save()
             if self._has_parent() and self._retry(self._open):
                 self._follow()
-                # Each is tried, also after another has failed.
+                # Try each one, even after another has failed.
                 sent = [
                     self._retry(send) for send in (self._forward, self._send_artifacts, self._close)
                 ]
@@ -297,11 +297,11 @@ class Tracker:
                 error,
             )
         finally:
-            # A command of hundreds of runs has a tracker for each.
+            # Close the file: a command of hundreds of runs has as many trackers.
             self._tail.close()
 
     def _has_parent(self) -> bool:
-        """Wait silently until the parent's run exists: its own tracker reports what is wrong."""
+        """Wait silently until the parent's run exists; the parent's tracker reports problems."""
         while self.parent is not None and not self.parent.is_open.wait(timeout=0.2):
             if time.monotonic() > self._deadline:
                 return False
@@ -320,7 +320,7 @@ class Tracker:
                 self._retry(partial(self._send_load, sample, int(time.time() * 1000)))
 
     def _retry(self, action: Callable[[], None]) -> bool:
-        """Repeat an action until it works, or the deadline passes; return whether it worked."""
+        """Repeat an action until success or the deadline; return whether it succeeded."""
         for attempt in itertools.count():
             if self._is_abandoned:
                 return False
@@ -341,7 +341,7 @@ class Tracker:
     def _open(self) -> None:
         self._client = mlflow_run.open_client(self.uri)
         if self.run_id is not None and not mlflow_run.reopen(self._client, self.run_id):
-            # The run was deleted: a new one gets everything.
+            # The run was deleted, so everything goes to a new one.
             self.run_id = None
             self._is_described = False
             self._forwarded = -1
@@ -389,10 +389,10 @@ class Tracker:
         self._num_samples += 1
 
     def _send_artifacts(self) -> None:
-        """Send the files that MLflow does not have in their present state.
+        """Send the files that MLflow does not have in their current state.
 
-        A file's state is its size and the time of its last change: files of a run are written anew,
-        never changed in place, and digests of gigabytes of weights would take too long.
+        The state is size and modification time: files of a run are replaced, never changed in
+        place, and digests of gigabytes of weights would take too long.
         """
         for path in mlflow_run.artifacts(self.folder):
             name = path.relative_to(self.folder.path).as_posix()
@@ -403,7 +403,8 @@ class Tracker:
             self._seconds_of_file = status.st_size / SLOWEST_BYTES_PER_SECOND
             try:
                 mlflow_run.log_artifact(self._client, str(self.run_id), path, self.folder)
-                # Set before the file's own time ends: the deadline never falls between them.
+                # Set this before the file's own time limit ends, so that the deadline does not come
+                # in between.
                 self._moved_at = time.monotonic()
             finally:
                 self._seconds_of_file = 0.0
@@ -422,7 +423,7 @@ class Tracker:
             [*self._last_reports, *mlflow_run.final_scores(self.folder, self.method)],
         )
         for run_id in self._find_runs():
-            # A slow server may have made a run whose request was given up.
+            # A slow server may have created a run for a request that was given up.
             if run_id != self.run_id:
                 self._client.delete_run(run_id)
         self._client.set_terminated(self.run_id, self._end_status)
@@ -451,7 +452,7 @@ def _warn(uri: str, error: Exception) -> None:
             return
         _warned[uri] = now
     lines = str(error).splitlines() or [type(error).__name__]
-    # SQLAlchemy begins with where it noticed an error of the database, and ends with a link.
+    # SQLAlchemy's text begins with the place of the error and ends with a link.
     reasons = [line for line in lines if _DATABASE_ERROR.match(line)]
     reason = _DATABASE_ERROR.sub("", reasons[0]) if reasons else lines[0]
     _log.warning("MLflow at %s: %s; trying again", shown_uri(uri), reason[:200])
@@ -461,9 +462,9 @@ def wait_for_all(waits: Sequence[Callable[[float], bool]], *, is_killed: bool) -
     """Wait until MLflow has several runs that have ended.
 
     Args:
-        waits: ``Tracker.wait`` of each run, or a function like it.
+        waits: ``Tracker.wait`` of each run, or an equivalent function.
         is_killed: whether a signal came. All runs together then have 20 seconds; otherwise each has
-            two minutes after the last one that was complete.
+            two minutes after the last completed one.
     """
     seconds = KILLED_SECONDS if is_killed else FINISH_SECONDS
     until = time.monotonic() + seconds

@@ -10,24 +10,24 @@ from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import reports_for
 
 TIME = "time"
-"""Column of the time of a report, in seconds since 1970: W&B stamps a row when it is written."""
+"""Column with the time of a report, in seconds since 1970; W&B's own is the time of writing."""
 
 
 def write_offline_run(folder: RunFolder, out: Path, project: str) -> int:
-    """Write a run, finished or not, into ``out/NAME``; an older one is replaced.
+    """Write a run, finished or not, into ``out/NAME``; replace an older one.
 
     Nothing is sent: ``wandb sync`` uploads the folder. Steps and settings are the run's.
 
     Args:
-        folder: the run's.
-        out: an existing folder, or one to make.
-        project: of W&B.
+        folder: the run's folder.
+        out: the output folder, created if missing.
+        project: project of W&B.
 
     Returns:
         The number of values.
 
     Raises:
-        ConfigError: if the folder holds no run, or the extra ``wandb`` is not installed.
+        ConfigError: if the folder is not a run, or the extra ``wandb`` is not installed.
     """
     reports = reports_for("wandb", folder.metrics)
     with from_extra("wandb", "wandb"):
@@ -41,7 +41,7 @@ def write_offline_run(folder: RunFolder, out: Path, project: str) -> int:
         run = wandb.init(
             project=project,
             name=folder.name,
-            # The same again replaces the run on the server, too.
+            # A fixed id, so that a repeated upload replaces the run on the server.
             id=folder.name,
             dir=str(path),
             mode="offline",

@@ -37,7 +37,7 @@ from raybio.training.remote_checkpoints import delete_all_but_newest_in
 from raybio.training.settings import COMPLETE
 
 TRIALS = "trials.json"
-"""The sweep's trials in the order of their start, with which a resumed sweep begins."""
+"""File with the sweep's trials in the order of their start, from which a resumed sweep begins."""
 
 MAX_REASON_LETTERS = 300
 
@@ -53,7 +53,7 @@ MLFLOW_STATUS = {
 
 
 def earlier_trials(sweep: Path) -> list[Trial]:
-    """Return the trials of the sweep's earlier starts in order; of a population, its members."""
+    """Return the trials of the sweep's earlier starts in order; for a population, its members."""
     content = read_record(sweep / TRIALS, "trials") or {"trials": []}
     return [Trial(**fields) for fields in content["trials"]]
 
@@ -62,8 +62,9 @@ class TrialCallback(Callback):
     """Follows the trials of a sweep.
 
     Attributes:
-        trials: all that were started, in the order of their first start.
-        refused: an error that every trial would have; the others then end at once. None so far.
+        trials: all started trials, in the order of their first start.
+        refused: an error that every trial would have, so that the others end at once; None if there
+            is none.
         too_long: why the sweep is stopped because of its length; None if it is not.
     """
 
@@ -74,9 +75,9 @@ class TrialCallback(Callback):
         """Follow the trials of a sweep.
 
         Args:
-            folder: the sweep's.
-            spec: what its trials share.
-            parent: tracks the sweep itself.
+            folder: the sweep's folder.
+            spec: specification that its trials share.
+            parent: tracker of the sweep itself.
         """
         self.folder = folder
         self.spec = spec
@@ -97,24 +98,24 @@ class TrialCallback(Callback):
         self._best = spec.goal.best(values)
 
     def catch_up(self) -> None:
-        """Send what MLflow has not received yet of trials that ended before this start."""
+        """Send missing data of trials that ended before this start to MLflow."""
         for path in sorted((self.folder.path / "trials").glob(f"*/{ENDED}")):
             content = read_record(path.with_name(TRIAL_RECORD), "trial")
             if content is None:
-                continue  # nothing describes the trial any more, and it has no log to send
+                continue  # the trial has neither a record nor a log to send
             tracker = self._tracker(Trial(**content["trial"]))
             if tracker.is_pending:
                 tracker.start()
                 self._end_run(tracker, status_of(tracker.folder))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return nothing: Tune pickles its arguments, but a sweep resumes from trials' folders."""
+        """Return no state: Tune pickles callbacks, but a sweep resumes from trials' folders."""
         return {}
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
         """Record the trial, and open its MLflow run."""
         if self.spec.stop.exists():
-            # It will end at once.
+            # The trial will end at once.
             return
         started = Trial(**trial.config[TRIAL])
         before = self._trial_by_id.get(trial.trial_id)
@@ -150,9 +151,9 @@ class TrialCallback(Callback):
             self._end(ended, STOPPED)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
-        """Record a trial that failed for good; a process that was killed left no reason itself."""
+        """Record a trial that failed for good, also if its process was killed without a record."""
         failed = Trial(**trial.config[TRIAL])
-        # It may never have started.
+        # The trial may never have started.
         folder = self._begin(trial.trial_id, failed)
         if not folder.failure.exists():
             reason = _reason(_error_text(trial))
@@ -166,14 +167,14 @@ class TrialCallback(Callback):
             tracker.kill()
 
     def abandon(self) -> None:
-        """Leave all open runs as they are: another driver goes on with them."""
+        """Leave all open runs as they are, since another driver continues them."""
         for tracker in (self.parent, *list(self._trackers.values())):
             tracker.abandon()
 
     def close(self, is_killed: bool) -> None:
         """End all runs that are still open, and wait until MLflow has everything.
 
-        What goes wrong with a trial is a warning: the others have to end, too.
+        Errors of a trial become warnings, since the others have to end too.
 
         Args:
             is_killed: whether a signal came; see ``wait_for_all``.
@@ -186,7 +187,7 @@ class TrialCallback(Callback):
         wait_for_all([tracker.wait for tracker in self._ended], is_killed=is_killed)
 
     def _begin(self, trial_id: str, trial: Trial) -> RunFolder:
-        """Record the trial in its folder and in the list, and open its run; idempotent."""
+        """Record the trial in its folder and in the list, and open its run. Idempotent."""
         folder = self.spec.folder(trial)
         before = self._trial_by_id.get(trial_id)
         self._trial_by_id[trial_id] = trial
@@ -199,7 +200,7 @@ class TrialCallback(Callback):
         if not (folder.path / TRIAL_RECORD).exists():
             write_record(folder.path / TRIAL_RECORD, "trial", new_trial_record(trial))
         if self.spec.start and self.spec.run.compute.num_workers == 1:
-            # Otherwise the trial's process begins a start of its workers.
+            # With several workers, the trial's process begins a start of its workers instead.
             write_record(folder.start, "start", {"start": self.spec.start})
         if status_of(folder) == INTERRUPTED:
             write_record(folder.launch, "launch", self.spec.launch)
@@ -253,7 +254,7 @@ class TrialCallback(Callback):
                 self.spec.stop.touch()
             if status != FAILED:
                 self._log_best(folder)
-            # Members of a population may exploit any checkpoint of another.
+            # Members of a population may exploit any checkpoint of another member, so all are kept.
             if status in (FINISHED, STOPPED) and self.spec.space.scheduler.kind != "pbt":
                 self._delete_old_checkpoints(folder)
 
@@ -269,11 +270,11 @@ class TrialCallback(Callback):
                 _log.warning("old checkpoints could not be deleted: %s", error)
 
     def _show_warnings(self, trial: Trial) -> None:
-        """Print the warnings of the trial's workers; each once for all trials."""
+        """Print the warnings of the trial's workers, each only once for all trials."""
         self._warnings.show(self.spec.folder(trial).notices, settings_text(trial.settings))
 
     def _log_best(self, folder: RunFolder) -> None:
-        """Log the best value of all ended trials, of which ``folder`` is the newest."""
+        """Log the best value of all ended trials; ``folder`` is the newest of them."""
         values = self.spec.goal.own_values(read_reports(folder.metrics))
         if self._best is not None:
             values = [self._best, *values]
@@ -314,7 +315,7 @@ def _tags_and_metrics(
 
 
 def _reason(text: str) -> str:
-    """Return the line of an error text that says most: the one about memory, or the last."""
+    """Return the most informative line of an error text: about memory, or else the last one."""
     lines = text.strip().splitlines() or ["no reason given"]
     line = next((line for line in lines if "memory" in line), lines[-1])
     return line.strip()[:MAX_REASON_LETTERS]
@@ -323,7 +324,7 @@ def _reason(text: str) -> str:
 def _error_text(trial: Any) -> str:
     """Return the text of a trial's failures from Tune's own file.
 
-    What ``get_error`` reads is a copy, which may come later.
+    ``get_error`` reads a copy, which may be written later.
     """
     if trial.error_file is None:
         return ""

@@ -7,7 +7,7 @@
         result.json         the leaderboard; also as leaderboard.csv
         report.html         both, and pictures
 
-A resumed sweep reads its trials' folders alone, never Tune's own snapshot. Of a sweep in a bucket,
+A resumed sweep reads only its trials' folders, never Tune's own snapshot. For a sweep in a bucket,
 ``sweeps`` is the driver's copy (``runtime/spool``).
 """
 
@@ -99,12 +99,12 @@ class SweepResult:
     """The result of a sweep.
 
     Attributes:
-        folder: the sweep's.
-        spec: the sweep, with its precision and the compute of its trials.
+        folder: the sweep's folder.
+        spec: the sweep, with its precision and the compute settings of its trials.
         ranking: settings, the best first.
-        trials: the best first.
-        mlflow_run_id: of the parent run; None if tracking could not be reached.
-        uri: of MLflow.
+        trials: trials, the best first.
+        mlflow_run_id: id of the parent run; None if tracking could not be reached.
+        uri: URI of MLflow.
     """
 
     folder: RunFolder
@@ -124,7 +124,7 @@ class SweepResult:
         return RunFolder(self.folder.path / "trials", trial.name)
 
     def check_finished(self) -> None:
-        """Refuse a sweep of which a trial has failed or was stopped.
+        """Raise if a trial of the sweep has failed or was stopped.
 
         Raises:
             ClusterError: with the settings and the error of the first one.
@@ -143,11 +143,11 @@ class SweepResult:
 
 
 def sweep(spec: SweepSpec) -> SweepResult:
-    """Start a sweep, or resume the one of that name.
+    """Start a sweep, or resume the sweep of that name.
 
     Raises:
         CheckpointError: if the sweep of that name has another space, base or store.
-        ClusterError: if no trial has room, or Ray cannot start; of a sweep in a bucket, if another
+        ClusterError: if no trial fits, or Ray cannot start; for a sweep in a bucket, if another
             driver holds it.
         ConfigError: for a bad name or tracking URI, or settings that do not fit the store.
         InterruptedRunError: if SIGINT or SIGTERM ended the sweep; the same command resumes it.
@@ -190,7 +190,8 @@ def sweep(spec: SweepSpec) -> SweepResult:
         _forget_cluster_failures(folder, spec)
         if not _is_complete(spec):
             if not cluster_to_join():
-                # Before anything is recorded: a plan that has no room is no failed sweep.
+                # Check before anything is recorded: a plan that does not fit must not count as a
+                # failed sweep.
                 _trial_resources(spec, [local_node()])
             folder.record_precision(_decide_precision(spec, folder).name)
             folder.record_encoder(encoder_record(run.config))
@@ -223,10 +224,10 @@ def check_scheduler(space: SearchSpace) -> None:
 
 
 def _identity(space: SearchSpace, base: BaseConfig) -> BaseConfig:
-    """Return what all starts of a sweep have in common: its search space and its base settings.
+    """Return the identity of a sweep, equal for all starts: its search space and base settings.
 
-    Their classes are those of its fields, so that settings which are newer than a sweep count as
-    their defaults in it.
+    The fields have the classes of both, so that settings that are newer than a sweep get their
+    defaults.
     """
     identity: type[BaseConfig] = create_model(
         "SweepIdentity", __base__=BaseConfig, space=(type(space), ...), base=(type(base), ...)
@@ -235,7 +236,7 @@ def _identity(space: SearchSpace, base: BaseConfig) -> BaseConfig:
 
 
 def _check_names(spec: SweepSpec) -> None:
-    """Refuse trials whose folders have other names: they would train again and count twice.
+    """Refuse trials whose folders would get other names, since they would train and count twice.
 
     Raises:
         CheckpointError: naming the first one.
@@ -243,7 +244,7 @@ def _check_names(spec: SweepSpec) -> None:
     for path in sorted((spec.path / "trials").glob(f"*/{TRIAL_RECORD}")):
         content = read_recomputable(path, "trial")
         if content is None:
-            continue  # restored from the sweep's own record, or refused there
+            continue  # later restored from the sweep's record, or refused
         name = spec.folder(Trial(**content["trial"])).path.name
         if path.parent.name != name:
             raise CheckpointError(
@@ -255,10 +256,10 @@ def _check_names(spec: SweepSpec) -> None:
 def _decide_precision(spec: SweepSpec, folder: RunFolder) -> Decision:
     """Decide and print the precision of all trials with ``precision: auto``.
 
-    A resumed sweep keeps its own.
+    A resumed sweep keeps its precision.
 
     Raises:
-        ClusterError: if no trial has room, or a node of the cluster does not answer.
+        ClusterError: if no trial fits, or a node of the cluster does not answer.
         ConfigError: for bf16 on GPUs without it, or tf32 on anything but GPUs with it.
     """
     base: str = "auto" if "precision" in spec.space.paths else spec.run.config.precision
@@ -282,7 +283,7 @@ def _carry_out(
     signals: StopSignals,
     held_spool: spool.HeldSpool | None,
 ) -> SweepResult:
-    """Run the trials that are left, and write results and report."""
+    """Run the remaining trials, and write results and report."""
     folder = tracker.folder
     callback = TrialCallback(folder, spec, tracker)
     tracker.start()
@@ -303,7 +304,7 @@ def _carry_out(
         if callback.too_long is not None:
             raise LongRunError(callback.too_long)
         if spec.stop.exists() and not _is_complete(spec):
-            # By a user: raybio's own comes with a signal.
+            # A user created the stop file: raybio's own comes with a signal.
             signals.caught.append(signal.SIGINT)
             raise _interrupted(signals)
         if not ranking:
@@ -340,7 +341,7 @@ def _all_failed(folder: RunFolder, trials: list[TrialRecord]) -> ClusterError:
 
 
 def _restore_records(folder: RunFolder, spec: SweepSpec) -> None:
-    """Write damaged and missing records of trials again, from ``trials.json``.
+    """Restore damaged and missing records of trials from ``trials.json``.
 
     Raises:
         RecordError: for a trial that is not in it.
@@ -360,9 +361,9 @@ def _restore_records(folder: RunFolder, spec: SweepSpec) -> None:
 
 
 def _forget_cluster_failures(folder: RunFolder, spec: SweepSpec) -> None:
-    """Let trials run again that failed because of the cluster or a disk, or for its checkpoints.
+    """Reset trials that failed because of the cluster, a disk or checkpoints, so that they rerun.
 
-    Others would fail again.
+    Other failed trials would fail again.
     """
     spec.stop.unlink(missing_ok=True)
     for path in (folder.path / "trials").glob("*/failure.json"):
@@ -377,7 +378,7 @@ def _is_complete(spec: SweepSpec) -> bool:
     space = spec.space
     known = earlier_trials(spec.path)
     first = [trial for trial in known if set(trial.settings) <= space.paths]
-    # Fewer than the budget names, if the space has no more.
+    # There are fewer trials than in the budget if the space is exhausted.
     num_wanted = len(planned(space, spec.check))
     if len(first) < num_wanted or not all(has_ended(spec.folder(trial)) for trial in known):
         return False
@@ -393,15 +394,16 @@ def _run_tune(
     """Run the sweep by Ray Tune, in a thread; return the spec with each trial's CPUs and GPUs.
 
     Raises:
-        ClusterError: if it ends early; of a sweep in a bucket, if another driver has taken it over.
+        ClusterError: if it ends early; for a sweep in a bucket, if another driver has taken it
+            over.
     """
-    # Tune frees the resources of stopped trials through the dashboard's State API.
+    # The dashboard is needed: through its State API, Tune frees resources of stopped trials.
     with started(threads=None, with_dashboard=True, verbose=spec.run.verbose):
         signals.ray_has_started()
         fitting = _trial_resources(spec, cluster_nodes())
         print(fitting.explanation, flush=True)
         if not spec.run.verbose:
-            # TrialCallback prints every failure in a line.
+            # ``TrialCallback`` already prints a line for every failure.
             logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
         compute = replace(
             spec.run.compute,
@@ -465,7 +467,7 @@ class _Work(threading.Thread):
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        """Run the sweep, and then its best settings again with other seeds."""
+        """Run the sweep, then repeat its best settings with other seeds."""
         try:
             folder = self.callback.folder
             shutil.rmtree(folder.ray, ignore_errors=True)
@@ -482,7 +484,7 @@ class _Work(threading.Thread):
             if again:
                 self._fit(*listed(again, self.max_concurrent))
         except BaseException as error:
-            # The thread that waits for this one raises it.
+            # The waiting thread raises it.
             self.error = error
 
     def _fit(self, param_space: dict[str, Any], config: tune.TuneConfig) -> None:
@@ -491,7 +493,7 @@ class _Work(threading.Thread):
             param_space=param_space,
             tune_config=replace(config, reuse_actors=self.spec.run.compute.num_workers == 1),
             run_config=tune.RunConfig(
-                # A new name each time: trials resume from their own folders.
+                # Use a new name each time, since trials resume from their own folders.
                 name=uuid.uuid4().hex[:8],
                 storage_path=str(self.callback.folder.ray),
                 failure_config=tune.FailureConfig(max_failures=MAX_TRIAL_FAILURES),
@@ -507,13 +509,13 @@ def _run(config: dict[str, Any], spec: SweepSpec) -> None:
 
 
 def _trainable(spec: SweepSpec) -> Any:
-    """Return what Tune starts for a trial."""
+    """Return the trainable that Tune starts for a trial."""
     run = tune.with_parameters(_run, spec=spec)
     if spec.run.compute.num_workers == 1:
         return run
 
     class WithWorkers(wrap_function(run)):  # type: ignore[misc]
-        """Ends after its workers, so that the resources which they reserved become free."""
+        """Ends only after its workers, so that their reserved resources are free."""
 
         def cleanup(self) -> None:
             super().cleanup()
@@ -523,10 +525,11 @@ def _trainable(spec: SweepSpec) -> Any:
 
 
 def _reserved(spec: SweepSpec) -> dict[str, float]:
-    """Return what Tune reserves for a trial's own process; several workers reserve their own."""
+    """Return Tune's resources for a trial's process; several workers reserve their own."""
     compute = spec.run.compute
     if compute.num_workers > 1 and spec.run.bucket is not None:
-        # It works in the driver's folder: on its machine, which may have no CPUs for tasks.
+        # It works in the driver's folder, so on the driver's machine, which may have no CPUs for
+        # tasks.
         return {f"node:{ray.util.get_node_ip_address()}": 0.001}
     if compute.num_workers > 1:
         return {"CPU": 0.01}
@@ -537,7 +540,7 @@ def _reserved(spec: SweepSpec) -> dict[str, float]:
 class _SilentProgress(TrialProgressCallback):  # type: ignore[misc]
     """Prints nothing.
 
-    Without a callback of this class Tune adds its own, which prints ended trials at any verbosity.
+    Without a callback of this class, Tune adds its own, which prints ended trials at any verbosity.
     """
 
     def __getstate__(self) -> dict[str, Any]:
@@ -549,7 +552,7 @@ class _SilentProgress(TrialProgressCallback):  # type: ignore[misc]
 
 
 class _Stopper(tune.Stopper):
-    """Ends all trials some time after a signal, when they have written a last checkpoint."""
+    """Ends all trials some time after a signal, so that they can write a last checkpoint."""
 
     def __init__(self, signals: StopSignals) -> None:
         self._signals = signals

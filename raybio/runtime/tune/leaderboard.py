@@ -27,17 +27,17 @@ class TrialRecord:
     """The result of one trial.
 
     Attributes:
-        name: of its folder.
-        settings: dotted path -> value that it changed.
+        name: name of its folder.
+        settings: dotted path -> changed value.
         branch: see ``Trial``.
         status: one of the constants in ``trial``.
         values: (step, metric) of its own evaluations, without those of a trial that it exploited.
-        best_step: step of the best of them; None without an evaluation.
-        best_value: the metric there.
+        best_step: step of the best value; None without an evaluation.
+        best_value: the metric at that step.
         worker_seconds: seconds of training, summed over its workers.
         error: why it failed.
         exploited_from: name of the trial whose weights it took over.
-        initial: the metric before training; None: it was not evaluated there.
+        initial: the metric before training; None: it was not evaluated then.
     """
 
     name: str
@@ -58,12 +58,12 @@ class RankedSettings:
     """Settings and their trials, one for each seed.
 
     Attributes:
-        settings: what the trials share.
+        settings: settings that the trials share.
         trials: those with an evaluation, the sweep's own seed first.
         best_step: the evaluated step with the best mean over the trials.
         mean: mean of the metric at that step.
-        low: lower end of its 95 % interval over seeds (Student's t); None for one seed. Trials keep
-            no scores of units, so that other units would add to it.
+        low: lower end of its 95 % interval over seeds (Student's t); None for one seed. It does not
+            cover the variation of units, since trials store no unit scores.
         high: upper end.
     """
 
@@ -119,7 +119,7 @@ def leaderboard(spec: SweepSpec, trials: Sequence[TrialRecord]) -> list[RankedSe
     """Return the settings, the best first.
 
     Settings that were repeated with other seeds precede all others, so that one lucky seed does not
-    win against several. Failed trials are left out: their settings would fail again.
+    win against several. Failed trials are excluded, since their settings would fail again.
     """
     groups: list[list[TrialRecord]] = []
     for trial in trials:
@@ -138,10 +138,10 @@ def leaderboard(spec: SweepSpec, trials: Sequence[TrialRecord]) -> list[RankedSe
 
 
 def repetitions(spec: SweepSpec) -> list[Trial]:
-    """Return the best settings with other seeds, as many as the budget wants.
+    """Return the best settings with other seeds, as many as the budget requires.
 
-    The first seed alone decides which settings are repeated. A larger budget may therefore find
-    better settings than those that were repeated before.
+    Only the first seed decides which settings are repeated. With a larger budget, better settings
+    may therefore be found than those that were repeated before.
     """
     budget = spec.space.budget
     own_seed = spec.run.config.seed
@@ -178,8 +178,8 @@ def _ranked(spec: SweepSpec, trials: list[TrialRecord]) -> RankedSettings:
         seed = trial.settings.get(SEED, own_seed)
         return seed != own_seed, seed
 
-    # Trials that were stopped early have no later steps: only steps of all of them are compared. A
-    # seed that was stopped before the first such step is left out.
+    # Trials that were stopped early lack later steps, so only common steps are compared. A seed
+    # that was stopped before the first common step is excluded.
     compared: list[TrialRecord] = []
     steps: set[int] = set()
     for trial in sorted(trials, key=own_seed_first):
@@ -205,8 +205,8 @@ def _ranked(spec: SweepSpec, trials: list[TrialRecord]) -> RankedSettings:
 def best_against_second(ranking: Sequence[RankedSettings]) -> DifferenceTest | None:
     """Return the difference of the best settings and the runner-up over seeds: Welch's t-test.
 
-    None without three seeds of each. The settings were chosen by the first of their seeds, and
-    the order by the same values, so the difference is too large, if anything.
+    Return None without three seeds of each. The settings were chosen by their first seed, and
+    ranked by the same values, so the difference is biased upwards, if at all.
     """
     if len(ranking) < 2 or any(len(ranked.trials) < MIN_SEEDS for ranked in ranking[:2]):
         return None
@@ -214,10 +214,10 @@ def best_against_second(ranking: Sequence[RankedSettings]) -> DifferenceTest | N
 
 
 def best_config(spec: SweepSpec, ranked: RankedSettings) -> TrainingConfig:
-    """Return the configuration of the settings' first trial, ending at the best step if it can.
+    """Return the configuration of the settings' first trial, ending at the best step if possible.
 
-    Trained by the method's own job it repeats the trial, so that the metric at that step is the
-    same. Where the learning rate depends on the last step, it trains to the trial's last step.
+    Training with it repeats the trial, with the same metric at that step. If the learning rate
+    depends on the last step, it trains to the trial's last step.
     """
     config = spec.config(ranked.trials[0].settings)
     changes: dict[str, Any] = {"precision": spec.precision_of(config)}
@@ -253,7 +253,7 @@ def write_results(
             best_config(spec, ranking[0]).to_mapping(), sort_keys=False, allow_unicode=True
         )
         replace_text(folder.path / "best.yaml", text)
-        # A run of best.yaml begins with the setup of the trial.
+        # Copy the setup of the trial, with which a run of best.yaml begins.
         winner = folder.path / "trials" / ranking[0].trials[0].name
         setup = read_record(winner / LAUNCH, "launch") or {}
         launch = read_record(folder.launch, "launch") or {}

@@ -1,4 +1,4 @@
-"""Length of a sweep: measured in the first steps of its trials, before days have passed."""
+"""Length of a sweep, projected from the first steps of its trials, before days have passed."""
 
 import math
 import time
@@ -12,7 +12,7 @@ from raybio.runtime.tune.trial import ENDED, SweepSpec
 
 
 def num_trainings(spec: SweepSpec) -> int:
-    """Return the number of trials of a sweep, with those that repeat the best settings."""
+    """Return the number of trials of a sweep, including those that repeat the best settings."""
     space = spec.space
     num_trials = len(planned(space, spec.check))
     num_repeated = min(space.budget.num_repeated, num_trials)
@@ -22,17 +22,17 @@ def num_trainings(spec: SweepSpec) -> int:
 class SweepLength:
     """Estimates how long a sweep takes, and refuses one of more than a day on CPUs.
 
-    The estimate is for trials of which none is stopped early.
+    The estimate assumes that no trial is stopped early.
 
     Attributes:
         refusal: why the sweep is stopped because of its length; None if it is not.
     """
 
     def __init__(self, spec: SweepSpec, num_at_a_time: int) -> None:
-        """Begin before any trial of this start.
+        """Create it before any trial of this start.
 
         Args:
-            spec: the sweep, with the compute of its trials.
+            spec: the sweep, with the compute settings of its trials.
             num_at_a_time: trials that are trained at the same time.
         """
         self.refusal: str | None = None
@@ -40,7 +40,8 @@ class SweepLength:
         self._num_at_a_time = num_at_a_time
         max_steps = spec.space.budget.max_steps
         self._num_steps = math.ceil(num_trainings(spec) / num_at_a_time) * max_steps
-        # Of all trials: a sweep that is resumed where fewer are trained at a time is not longer.
+        # Sum over all trials, so that a resume with fewer trials at a time does not count as
+        # longer.
         self._num_all_steps = num_trainings(spec) * max_steps
         launch = read_record(spec.path / LAUNCH, "launch") or {}
         self._is_settled = bool(
@@ -52,12 +53,12 @@ class SweepLength:
         self._is_shown = False
         self._follow_new_trials()
         for tail, estimate in self._followed.values():
-            # Trials of an earlier start: only what they report from now on is measured.
+            # For trials of an earlier start, measure only new reports.
             tail.read()
             estimate.restart(max(tail.last[0], 0))
 
     def update(self) -> None:
-        """Read new reports; of a sweep that is too long, stop all trials."""
+        """Read new reports; stop all trials if the sweep is too long."""
         if self._is_settled and self._is_shown:
             self._followed.clear()
             return
@@ -80,7 +81,7 @@ class SweepLength:
     def _follow_new_trials(self) -> None:
         for path in sorted((self._spec.path / "trials").glob("*/metrics.jsonl")):
             if path.with_name(ENDED).exists():
-                # Each has an open file.
+                # Close the file of an ended trial.
                 self._followed.pop(path.parent.name, None)
             elif path.parent.name not in self._followed:
                 estimate = DurationEstimate(self._num_steps)
@@ -89,8 +90,8 @@ class SweepLength:
     def _settle(self, is_long: bool, words: str) -> None:
         self._is_settled = True
         if not is_long:
-            # A sweep that is resumed on a busier machine must not be refused; one with more trials
-            # may be.
+            # Record these steps as accepted: a resume on a busier machine must not be refused, but
+            # a sweep with more trials may be.
             path = self._spec.path / LAUNCH
             launch = read_recomputable(path, "launch")
             if launch is not None:

@@ -1,4 +1,4 @@
-"""Plan of a sweep: the settings that it tries. Without Ray, so that a dry run takes a second."""
+"""Plan of a sweep: the settings that it tries. It needs no Ray, so a dry run takes a second."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
@@ -9,17 +9,17 @@ from raybio.core.errors import ConfigError
 from raybio.core.search_space import Distribution, SearchSpace, Settings
 
 Check = Callable[[Settings], Any]
-"""Raises ConfigError for settings that do not fit each other."""
+"""Function that raises ConfigError for settings that do not fit each other."""
 
 
 DRAWS_PER_TRIAL = 100
-"""Draws of one trial's settings before a space of few choices counts as exhausted."""
+"""Number of draws for one trial after which a space of few choices counts as exhausted."""
 
 
 def planned(space: SearchSpace, check: Check) -> list[Settings]:
     """Return the settings of all trials of a grid or random search.
 
-    With Optuna, return what it would try if it never learned anything.
+    For Optuna, return the settings that it would try without learning from results.
 
     Args:
         space: the search space.
@@ -40,7 +40,7 @@ def planned(space: SearchSpace, check: Check) -> list[Settings]:
 def distinct(drawn: Iterable[Settings], num: int, check: Check) -> list[Settings]:
     """Return the first ``num`` different settings that pass ``check``.
 
-    There are fewer if many draws bring nothing new.
+    Return fewer if many draws are only repetitions.
 
     Raises:
         ConfigError: if none passes.
@@ -64,7 +64,7 @@ def distinct(drawn: Iterable[Settings], num: int, check: Check) -> list[Settings
 
 def new_study(space: SearchSpace) -> Any:
     """Return an Optuna study with the tree-structured Parzen estimator, seeded by the space."""
-    import optuna  # a third of a second, which grids and random searches do without
+    import optuna  # takes a third of a second, and grids and random searches do not need it
 
     optuna.logging.set_verbosity(logging.WARNING)
     direction: Literal["maximize", "minimize"] = "maximize" if space.mode == "max" else "minimize"
@@ -82,7 +82,7 @@ def _drawn_by_optuna(space: SearchSpace) -> Iterator[Settings]:
     draws = (optuna_settings(space, study.ask()) for _ in count())
     if not space.has_choices_only:
         return draws
-    # Draws repeat where there are few combinations, and each takes longer than the one before.
+    # With few combinations, draws repeat, and each takes longer than the one before.
     return chain(islice(draws, 2 * space.budget.num_trials), space.combinations())
 
 

@@ -197,7 +197,7 @@ def _name(position: int, trial: TrialRecord) -> str:
 
 
 def _position(distribution: Distribution, value: object) -> float:
-    """Return where a value lies on its axis; choices lie in their order."""
+    """Return the position of a value on its axis; choices keep their order."""
     if distribution.kind == "choice":
         return float(distribution.values.index(value))
     return float(value)  # type: ignore[arg-type]

@@ -33,8 +33,8 @@ def write_sweep_report(
     """Write ``report.html``, ``report.md`` and their pictures (``plots/``); return both pages.
 
     Args:
-        folder: the sweep's.
-        spec: what its trials share.
+        folder: the sweep's folder.
+        spec: specification that its trials share.
         ranking: settings, the best first.
         trials: all trials, the best first.
     """
@@ -83,7 +83,7 @@ def ranking_remarks(space: SearchSpace, ranking: Sequence[RankedSettings]) -> li
     """Return lines on the order of the settings, and on the best ones, without a full stop.
 
     Args:
-        space: whether more or less is better.
+        space: search space, whose mode says whether more or less is better.
         ranking: the settings, the best first.
     """
     if not ranking:
@@ -105,7 +105,7 @@ def ranking_remarks(space: SearchSpace, ranking: Sequence[RankedSettings]) -> li
 
 
 def _against_second(ranking: Sequence[RankedSettings], *, by_seed: bool) -> list[str]:
-    """Return how far the best settings are above the runner-up, or why that is not tested."""
+    """Return remarks on the best settings against the runner-up, or why they are not tested."""
     against = best_against_second(ranking)
     if against is None:
         return [f"Fewer than {MIN_SEEDS} seeds each: the first two are not tested."] * by_seed
@@ -120,9 +120,9 @@ def _against_second(ranking: Sequence[RankedSettings], *, by_seed: bool) -> list
 def importance(space: SearchSpace, trials: Sequence[TrialRecord]) -> dict[str, float] | None:
     """Return the share of the variance between trials that each parameter explains.
 
-    The measure is fANOVA (Hutter et al. 2014). Parameters that only some trials have are left out,
-    as in Optuna. None if there are too few trials, only one parameter varies, or all values are
-    equal.
+    The measure is fANOVA (Hutter et al. 2014). Parameters that only some trials have are excluded,
+    as in Optuna. Return None if there are too few trials, only one parameter varies, or all values
+    are equal.
     """
     evaluated = [trial for trial in trials if trial.best_value is not None]
     varied = []

@@ -1,13 +1,13 @@
 """Run one trial of a sweep: a training run whose evaluations are reported to Ray Tune.
 
 A resumed sweep reports the evaluations on disk again, and training resumes from the newest
-checkpoint; the scheduler takes the same decisions again. An ended trial only reports.
+checkpoint, so the scheduler makes the same decisions again. An ended trial only reports.
 
-What Tune takes for a checkpoint is a small record of a folder and a step. The weights stay in the
+The checkpoint that Tune sees is a small record of a folder and a step. The weights stay in the
 trial's folder. Population-based training copies them from there when one trial exploits another.
 
-Of a sweep in a bucket, this process works on a copy of the trial's folder (``runtime/spool``). With
-several workers it stands on the driver's machine, in the driver's folder, and its workers have
+For a sweep in a bucket, this process works on a copy of the trial's folder (``runtime/spool``).
+With several workers, it runs on the driver's machine, in the driver's folder, and its workers have
 copies.
 """
 
@@ -42,16 +42,16 @@ StepValues = Iterator[tuple[int, float]]
 
 
 def run_trial(settings: Mapping[str, Any], spec: SweepSpec) -> None:
-    """Train and report every evaluation to Tune, which calls this in a process of its own.
+    """Train and report every evaluation to Tune, which calls this in a separate process.
 
     An error that a retry would not cure is written to ``failure.json``, and the trial ends.
 
     Args:
         settings: fields of ``Trial``.
-        spec: what the sweep's trials share.
+        spec: specification that the sweep's trials share.
 
     Raises:
-        ClusterError: if something is unavailable that may come back.
+        ClusterError: if a resource is unavailable that may recover.
     """
     if spec.stop.exists():
         return
@@ -78,7 +78,7 @@ def run_trial(settings: Mapping[str, Any], spec: SweepSpec) -> None:
                 # Tune tries again.
                 raise
         finally:
-            # Training after the last evaluation has its cost too.
+            # Count the cost of training after the last evaluation too.
             clock.record()
 
 
@@ -87,9 +87,9 @@ class _Process:
     """A trial's process.
 
     Attributes:
-        spec: what the sweep's trials share.
+        spec: specification that the sweep's trials share.
         trial: the trial.
-        copy: its run, as this process sees it.
+        copy: its run, from the view of this process.
     """
 
     spec: SweepSpec
@@ -98,7 +98,7 @@ class _Process:
 
     @property
     def folder(self) -> RunFolder:
-        """The trial's folder, as this process sees it."""
+        """The trial's folder, from the view of this process."""
         return self.copy.spec.run.folder
 
     @property
@@ -108,13 +108,13 @@ class _Process:
 
     @property
     def stop(self) -> Path:
-        """The file by which the driver ends this process."""
+        """The stop file by which the driver ends this process."""
         return self.spec.stop if self.copy.remote is None else self.folder.stop
 
     def newest_step(self) -> int | None:
         """Return the step that training resumes from; None: from its beginning.
 
-        The log of a checkpoint in a bucket takes the place of this process' own.
+        The log of a checkpoint in a bucket replaces the log of this process.
         """
         if self.copy.remote is not None:
             return self.copy.remote.restore_newest_log(self.folder.metrics)
@@ -156,7 +156,7 @@ def _train_and_report(process: _Process, clock: _TrialClock) -> None:
     reported_step = _reported_step(spec, process.trial)
     known = _known_values(process)
     if known and spec.space.scheduler.kind == "pbt":
-        # Reports of earlier steps would let the scheduler compare the population by them again.
+        # With reports of earlier steps, the scheduler would compare the population by them again.
         reported_step = max(reported_step, known[-1][0] - 1)
     values: list[tuple[int, float]] = []
     with warnings_to(folder.notices):
@@ -164,7 +164,7 @@ def _train_and_report(process: _Process, clock: _TrialClock) -> None:
             values.append((step, value))
             clock.record()
             if step > reported_step:
-                # The driver looks at the trial's files when Tune calls it.
+                # The driver reads the trial's files when Tune calls it.
                 process.copy.flush()
                 _report(process, values)
     if not values and not process.stop.exists() and not folder.failure.exists():
@@ -172,7 +172,7 @@ def _train_and_report(process: _Process, clock: _TrialClock) -> None:
 
 
 def _without_values(folder: RunFolder, spec: SweepSpec) -> RaybioError:
-    """Return why a trial that came to its end has no value to be compared by."""
+    """Return the error of a complete trial that has no value to be compared by."""
     metric = spec.goal.metric
     for report in read_reports(folder.metrics):
         if metric in report.get("not_finite", {}):
@@ -186,7 +186,7 @@ def _without_values(folder: RunFolder, spec: SweepSpec) -> RaybioError:
 
 
 def _report(process: _Process, values: list[tuple[int, float]]) -> None:
-    """Report the newest of a trial's values, and the best, to Tune."""
+    """Report the newest and the best of a trial's values to Tune."""
     import tempfile
 
     import ray.tune
@@ -197,7 +197,8 @@ def _report(process: _Process, values: list[tuple[int, float]]) -> None:
     assert best is not None
     report = {"step": step, BEST_VALUE: best[1], "best_step": best[0], goal.metric: value}
     if process.spec.run.bucket is not None:
-        # Tune would want a folder that all nodes see. Steps that are reported again change nothing.
+        # A Tune checkpoint would need a folder that all nodes see. Without one, steps are reported
+        # again, which is harmless.
         ray.tune.report(report)
         return
     content = {"folder": str(process.folder.path), "step": step}
@@ -209,7 +210,7 @@ def _report(process: _Process, values: list[tuple[int, float]]) -> None:
 def _reported_step(spec: SweepSpec, trial: Trial) -> int:
     """Return the step up to which Tune knows the trial.
 
-    The checkpoint of another trial that this one exploits is copied here.
+    This also copies the checkpoint of another trial that this one exploits.
 
     Raises:
         ClusterError: if that checkpoint is gone.
@@ -220,7 +221,7 @@ def _reported_step(spec: SweepSpec, trial: Trial) -> int:
     checkpoint = ray.tune.get_checkpoint()
     if checkpoint is None:
         if trial.donor and not list_checkpoints(folder.checkpoints):
-            # The driver was killed before the copy was made, and Tune has forgotten the checkpoint.
+            # The driver was killed before the checkpoint was copied, and Tune no longer knows it.
             donor_folder = RunFolder(folder.path.parent, trial.donor)
             _exploit(donor_folder, folder, spec.config(trial.settings), None)
         return -1
@@ -236,8 +237,8 @@ def _reported_step(spec: SweepSpec, trial: Trial) -> int:
 def _exploit(donor: RunFolder, folder: RunFolder, config: TrainingConfig, step: int | None) -> None:
     """Copy a checkpoint of the donor, and its log up to there.
 
-    It is that of ``step``, or else the newest one before the last step, after which nothing would
-    be left to train.
+    It is the checkpoint of ``step``, or else the newest one before the last step, since after the
+    last step nothing is left to train.
     """
     checkpoints = list_checkpoints(donor.checkpoints)
     if not checkpoints:
@@ -285,11 +286,11 @@ def _new_values(process: _Process, known: list[tuple[int, float]]) -> StepValues
     if outcome is not None and outcome["status"] != "stopped":
         return
     last = max((step for step, _ in known), default=-1)
-    # The driver has verified its own machine's copy.
+    # The driver has verified only the copy of its own machine.
     store = open_store(spec.run.store, verify=True, digest=spec.data_digest)
     folder.open(spec.space.method, config, spec.run.store, store.digest, ())
     folder.record_precision(spec.precision_of(config))
-    # The commit of the sweep, unless the trial has begun with its own or has another source.
+    # Use the sweep's commit, unless the trial has begun with its own or has another source.
     pin_on_worker(spec.encoder)
     pin_encoder(folder)
     folder.record_encoder(encoder_record(config))
@@ -311,14 +312,15 @@ def _train_here(process: _Process) -> StepValues:
         stop=process.stop,
         remote=process.copy.remote,
     )
-    # By the log, which also has the report that a kill took after its checkpoint.
+    # Read values from the log, which also has a report that was lost in a kill after its
+    # checkpoint.
     tail = MetricsTail(process.folder.metrics)
     for _ in reports:
         yield from _check_new_values(spec.goal, tail)
 
 
 def _check_new_values(goal: Goal, tail: MetricsTail) -> list[tuple[int, float]]:
-    """Return (step, value) of the evaluations that are new in the log."""
+    """Return (step, value) of new evaluations in the log, after checking them."""
     reports = tail.read()
     for report in reports:
         goal.check(report)
@@ -328,7 +330,7 @@ def _check_new_values(goal: Goal, tail: MetricsTail) -> list[tuple[int, float]]:
 def _train_by_workers(process: _Process) -> StepValues:
     """Train with several workers, and yield (step, value) of each evaluation.
 
-    Ray Train works in a thread, while this one reads the run's log.
+    Ray Train runs in a thread, while this thread reads the run's log.
     """
     from raybio.runtime.run.worker_group import explained, fit_in_thread
 
@@ -345,7 +347,8 @@ def _train_by_workers(process: _Process) -> StepValues:
     )
     work = fit_in_thread(replace(process.copy.spec, start=folder.begin_start()), resources)
     tail = MetricsTail(folder.metrics)
-    # At the last step a scheduler ends a trial and its workers: that value waits for their end.
+    # At the last step, a scheduler ends a trial and its workers, so the last value is held back
+    # until they end.
     last: list[tuple[int, float]] = []
     try:
         while work.thread.is_alive():
@@ -361,7 +364,7 @@ def _train_by_workers(process: _Process) -> StepValues:
         yield from _check_new_values(spec.goal, tail)
     finally:
         if work.thread.is_alive():
-            # Tune has ended this trial.
+            # Tune has ended this trial, so its workers must stop.
             folder.stop.touch()
     if not folder.outcome.exists():
         raise explained(folder, work.error)

@@ -21,7 +21,7 @@ from raybio.runtime.tune.run_trial import BEST_VALUE
 from raybio.runtime.tune.trial import SweepSpec, Trial, has_ended
 
 TRIAL = "trial"
-"""The one entry of Tune's configuration of a trial."""
+"""The only key in Tune's configuration of a trial."""
 
 
 def tune_config(
@@ -30,7 +30,7 @@ def tune_config(
     """Return Ray Tune's ``param_space`` and ``TuneConfig``; None if there is nothing to start.
 
     Args:
-        spec: what the trials share.
+        spec: specification that the trials share.
         earlier: trials of an earlier start of the sweep, in order. They come first, and searches
             learn from their results.
         max_concurrent: number of trials that run at the same time.
@@ -52,7 +52,7 @@ def tune_config(
         return {}, config
     first = [Trial(settings) for settings in planned(space, spec.check)]
     if space.scheduler.kind == "pbt":
-        # The population as it stood: a member that exploited another stands in its own slot.
+        # Restore the population: a member that exploited another one keeps its slot.
         members = [*earlier, *first[len(earlier) :]]
         living = [trial for trial in members if not has_ended(spec.folder(trial))]
         return listed(living, max_concurrent, trial_scheduler) if living else None
@@ -66,7 +66,7 @@ def listed(
     """Return Ray Tune's ``param_space`` and ``TuneConfig`` of a list of trials."""
     from ray.tune import TuneConfig, grid_search
 
-    # One entry a trial, and not one a setting: settings may depend on each other.
+    # One entry per trial, not per setting, since settings may depend on each other.
     param_space = {TRIAL: grid_search([asdict(trial) for trial in trials])}
     config = TuneConfig(
         num_samples=1, scheduler=trial_scheduler, max_concurrent_trials=max_concurrent
@@ -107,15 +107,15 @@ def scheduler(spec: SweepSpec) -> Any:
 
 
 def _explore(spec: SweepSpec) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Return the function that perturbs the settings which a member of a population takes over."""
+    """Return a function that perturbs the settings that a member of a population takes over."""
     rng = random.Random(spec.space.search.seed)
 
     def explore(config: dict[str, Any]) -> dict[str, Any]:
         donor = Trial(**config[TRIAL])
         perturbed = (spec.space.explored(donor.settings, rng) for _ in range(DRAWS_PER_TRIAL - 1))
-        # Where no perturbation fits, the donor's own settings are trained on.
+        # If no perturbation fits, train on with the donor's settings.
         (settings,) = distinct(itertools.chain(perturbed, [donor.settings]), 1, spec.check)
-        # A branch of its own: two trials may come to the same settings with different weights.
+        # Use a new branch: two trials may reach the same settings with different weights.
         branch = uuid.uuid4().hex[:6]
         successor = Trial(settings, branch=branch, donor=spec.folder(donor).path.name)
         return config | {TRIAL: asdict(successor)}
@@ -126,8 +126,8 @@ def _explore(spec: SweepSpec) -> Callable[[dict[str, Any]], dict[str, Any]]:
 class _HyperBand(AsyncHyperBandScheduler):
     """Asynchronous HyperBand (Li et al., 2020): each bracket waits longer before it stops trials.
 
-    Tune's synchronous HyperBand compares trials of a bracket only when all of them have begun.
-    Where few run at a time, it would compare each with itself and stop none.
+    Tune's synchronous HyperBand compares trials of a bracket only when all have begun. If few run
+    at a time, it would compare each with itself and stop none.
     """
 
     def __init__(self, max_steps: int, grace_steps: int, factor: float, **arguments: Any) -> None:
@@ -136,9 +136,9 @@ class _HyperBand(AsyncHyperBandScheduler):
         super().__init__(**arguments, **rungs, brackets=num_brackets)
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
-        """Choose the bracket by the trial's settings alone, as a resumed sweep does again."""
+        """Choose the bracket by the trial's settings, so that it is the same after a resume."""
         super().on_trial_add(tune_controller, trial)
-        # Tune's own probabilities, without its global random numbers.
+        # Use Tune's probabilities, but not its global random numbers.
         num_rungs = [len(bracket._rungs) for bracket in self._brackets]
         share = np.exp(np.subtract(num_rungs, max(num_rungs)))
         given = trial.config[TRIAL]
@@ -171,10 +171,10 @@ class LearningSearch(Searcher):
     """
 
     def __init__(self, spec: SweepSpec, earlier: Sequence[Trial]) -> None:
-        """Begin a study.
+        """Create a study.
 
         Args:
-            spec: what the trials share.
+            spec: specification that the trials share.
             earlier: trials that come first, in order.
         """
         super().__init__(metric=BEST_VALUE, mode=spec.space.mode)
@@ -186,9 +186,10 @@ class LearningSearch(Searcher):
             self._study.enqueue_trial(trial.settings)
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str:
-        """Return new settings that fit each other, or that the search is finished.
+        """Return new settings that fit each other, or ``FINISHED``.
 
-        It is when ``DRAWS_PER_TRIAL`` draws brought nothing new and no combination is left.
+        The search is finished when ``DRAWS_PER_TRIAL`` draws were repetitions and no combination is
+        left.
         """
         from optuna.trial import TrialState
 
@@ -198,7 +199,7 @@ class LearningSearch(Searcher):
             if self._is_new(settings):
                 return self._opened(trial_id, settings, draw)
             self._study.tell(draw, state=TrialState.FAIL)
-        # The estimator draws the best combinations again and again.
+        # The estimator repeats the best combinations again and again.
         left = self._left()
         if left is None:
             return Searcher.FINISHED
@@ -216,7 +217,7 @@ class LearningSearch(Searcher):
         return {TRIAL: asdict(trial)}
 
     def _left(self) -> Settings | None:
-        """Return a combination of choices that was not tried, a random one if it is soon drawn."""
+        """Return a combination of choices that was not tried, preferably a random one."""
         space = self._spec.space
         if not space.has_choices_only:
             return None
@@ -227,7 +228,7 @@ class LearningSearch(Searcher):
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Learn from the trial's result; a failed trial teaches nothing."""
+        """Learn from the trial's result, unless it failed."""
         from optuna.trial import TrialState
 
         if trial_id not in self._open:

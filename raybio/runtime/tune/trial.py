@@ -19,15 +19,15 @@ from raybio.runtime.run.spec import LeaseKey, RunSpec, WorkerSpec
 from raybio.training.settings import TrainingConfig
 
 TRIAL_RECORD = "trial.json"
-"""The trial's settings, and the seconds of training summed over its workers."""
+"""File with the trial's settings, and the seconds of training summed over its workers."""
 
 ENDED = "ended.json"
-"""The status with which the trial ended, written by the driver."""
+"""File with the final status of the trial, written by the driver."""
 
 FINISHED = "finished"
 STOPPED = "stopped by the scheduler"
 REPLACED = "continued as another trial"
-"""A member of a population that exploited another one, and trains on under another name."""
+"""Status of a population's member that exploited another one and continues under a new name."""
 FAILED = "failed"
 INTERRUPTED = "interrupted"
 
@@ -40,7 +40,7 @@ class Trial:
         settings: dotted path -> value that replaces the base configuration's.
         branch: distinguishes trials of the same settings with different initial weights, as in
             population-based training; empty otherwise.
-        donor: name of the folder of the trial whose weights a branch begins with.
+        donor: folder name of the trial with whose weights a branch begins.
     """
 
     settings: Settings
@@ -57,20 +57,20 @@ def settings_text(settings: Settings) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepSpec:
-    """A sweep: what its driver and all its trials share. It travels to the trials.
+    """The specification of a sweep, which its driver sends to all trials.
 
     Attributes:
         space: the search space.
         run: base configuration, store, name and folder of the sweep, and compute of a trial.
             ``runs`` is the folder of all sweeps. ``precision`` is that of trials with
             ``precision: auto``, None until the driver has decided it.
-        options: options of this start that the next start of the command repeats, by name.
+        options: options of this start that the next start repeats, by name.
         checks_store: whether settings are checked against the store; False if there is none yet.
         data_digest: digest of the store that the sweep began with; "" before it is opened.
-        encoder: what the sweep recorded of its encoder's weights; None: nothing.
-        start: name of this start of a sweep in a bucket.
-        relay: the way from its trials to the driver; see ``runtime/spool``.
-        lease: the driver's lease of it.
+        encoder: the sweep's record of its encoder's weights; None: no record.
+        start: name of this start, for a sweep in a bucket.
+        relay: the relay from its trials to the driver; see ``runtime/spool``.
+        lease: the driver's lease of the sweep.
     """
 
     space: SearchSpace
@@ -95,12 +95,12 @@ class SweepSpec:
 
     @property
     def stop(self) -> Path:
-        """The file by which the driver ends all trials."""
+        """The stop file by which the driver ends all trials."""
         return self.path / ".stop"
 
     @property
     def launch(self) -> dict[str, Any]:
-        """The launch record of a trial: what a bit-identical training repeats."""
+        """The launch record of a trial, with the compute settings of a bit-identical training."""
         return {
             "workers": self.run.compute.num_workers,
             "threads_per_worker": self.threads,
@@ -185,7 +185,8 @@ class SweepSpec:
             from raybio.store.store import open_store  # reads Arrow files: a dry run does without
 
             entry = METHODS[self.space.method]
-            # Its copy is used without a request: a bucket that is away ends no sweep.
+            # With the digest, a copy is used without a request, so an unavailable bucket ends no
+            # sweep.
             store = open_store(self.run.store, entry.store, digest=self.data_digest)
             entry.check(config, store)
 
@@ -208,6 +209,6 @@ def has_ended(folder: RunFolder) -> bool:
 
 
 def status_of(folder: RunFolder) -> str:
-    """Return the recorded status of a trial; ``interrupted`` if its end is not recorded."""
+    """Return the recorded status of a trial; ``interrupted`` if no end is recorded."""
     end = read_record(folder.path / ENDED, "trial end") or {}
     return str(end.get("status", INTERRUPTED))
