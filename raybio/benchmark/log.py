@@ -1,4 +1,4 @@
-"""The log of a benchmark: what was computed and what was read back, of all starts and workers."""
+"""The log of a benchmark: results that each start and worker computed or read back."""
 
 import os
 import time
@@ -16,6 +16,6 @@ class BenchmarkLog:
         """Print a line, and append it to the log."""
         print(line, flush=True)
         text = f"{time.strftime('%Y-%m-%d %H:%M:%S')} [{os.getpid()}] {line}\n"
-        # One write of a file that is open for appending is whole, whoever else writes.
+        # A single write to a file that is open for appending is atomic, whoever else writes.
         with self.path.open("ab", buffering=0) as file:
             file.write(text.encode(errors="backslashreplace"))

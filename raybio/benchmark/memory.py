@@ -14,17 +14,16 @@ _PROCESS = Path("/proc/self")
 
 
 def with_peak_bytes(work: Callable[[], T]) -> tuple[T, int | None]:
-    """Return what some work returns, and its peak memory in bytes; None if it is not measured.
+    """Return the result of ``work`` and its peak memory in bytes; None if it is not measured.
 
     On a GPU it is all that torch has allocated there, including the weights. On CPUs it is the
-    growth of this process' resident memory, which only Linux reports: what was loaded before does
-    not count.
+    growth of this process' resident memory, without what was loaded before; only Linux reports it.
     """
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
         return work(), torch.cuda.max_memory_allocated()
     with suppress(AttributeError):  # not every C library has it
-        # Freed memory goes back to the system, else its next use were no growth.
+        # Return freed memory to the system, so that its next use counts as growth.
         ctypes.CDLL(None).malloc_trim(0)
     try:
         (_PROCESS / "clear_refs").write_text("5")  # the high-water mark starts anew
@@ -36,6 +35,6 @@ def with_peak_bytes(work: Callable[[], T]) -> tuple[T, int | None]:
 
 
 def _status_bytes(name: str) -> int:
-    # Not getrusage: a child begins with its parent's peak there.
+    # Not getrusage: there, the peak of a child process starts at its parent's.
     lines = (_PROCESS / "status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))

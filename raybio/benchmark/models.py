@@ -79,7 +79,7 @@ class BenchmarkModel:
     precision: EmbeddingPrecision = "fp32"
 
     def in_its_precision(self) -> AbstractContextManager[None]:
-        """Return the block in which the encoder computes on this machine.
+        """Return the context in which the encoder computes in its precision on this machine.
 
         Raises:
             ConfigError: if the machine lacks the precision.
@@ -132,7 +132,7 @@ class BenchmarkModel:
         return array[[row_by_input[text] for text in inputs]]
 
     def cut_remarks(self, inputs_by_name: Mapping[str, Sequence[str]]) -> list[str]:
-        """Return a remark on each kind of inputs that has some cut; of many texts, on a sample."""
+        """Return a remark on each kind of inputs of which some are cut; many texts are sampled."""
         remarks = []
         for name, inputs in inputs_by_name.items():
             contents = pa.array(self.whole_inputs.contents_of(inputs), pa.large_binary())
@@ -172,7 +172,7 @@ class BenchmarkModel:
 
     @property
     def _home(self) -> Path:
-        # Those of other versions of the program stay unread.
+        # Embeddings of other versions of the program are not read.
         return self.out / "embeddings" / f"{FORMATS[KIND].version}-{self.digest[:16]}"
 
     def _computed(self, inputs: Sequence[str]) -> Embedded:
@@ -193,13 +193,13 @@ def read_models(
         given: runs, exports, model folders, hub ids, or names of rivals.
         out: folder of the report.
         pooling: of models whose folder does not state it.
-        after: a run that comes first; the encoder that it began from comes next, and embeds by
-            the run's settings.
+        after: a run that comes first; the encoder from which it began comes next, with the run's
+            settings.
         precision: of the encoders.
 
     Raises:
         ConfigError: if a model cannot be found, is given twice, or has the name of another row, or
-            if all models state their pooling and one of them another than ``pooling``.
+            if all models state their pooling and one states another than ``pooling``.
     """
     base = None
     if after is not None:
@@ -244,7 +244,7 @@ def read_models(
 def seed_groups(models: Sequence[BenchmarkModel | str]) -> dict[str, list[str]]:
     """Return the runs that differ in their seed only, by the name of their common row.
 
-    Two seeds say next to nothing of a third, so that groups have ``MIN_SEEDS`` runs or more.
+    Groups have at least ``MIN_SEEDS`` runs, since two seeds say next to nothing about a third.
 
     Raises:
         RecordError: if the ``run.json`` of a run is damaged.
@@ -270,7 +270,7 @@ def _labels(folders: Sequence[str]) -> dict[str, str]:
     """Return folder -> name of its row: the shortest of its names that no other model has.
 
     Raises:
-        ConfigError: if two are one folder, or a name is that of another row.
+        ConfigError: if two models are the same folder, or a name belongs to another row.
     """
     names_by_folder = {folder: _names(Path(folder)) for folder in folders}
     resolved = [Path(folder).resolve() for folder in folders]
@@ -342,7 +342,7 @@ def base_of_run(run: str) -> str:
 
 
 def _before_run(folder: str, of_run: InputEmbedder, pooling: Pooling | None) -> InputEmbedder:
-    """Return how the encoder embeds that a run began from: as the run, if both embed inputs."""
+    """Return the embedder of a run's initial encoder: as the run embeds, if both embed inputs."""
     if not isinstance(of_run, EmbeddingModel):
         return _embedder(folder, pooling)
     embedding = _embedder(folder, of_run.pooling)
@@ -362,7 +362,7 @@ def _embedder(folder: str, pooling: Pooling | None) -> InputEmbedder:
     except ConfigError:
         if pooling is None:
             raise
-        # Of several models, the pooling is for those that do not state theirs.
+        # With several models, the pooling is for models that do not state theirs.
         return embedder_of_folder(folder, pooling)
 
 
@@ -376,7 +376,7 @@ _LOADED: dict[InputEmbedder, Encoder] = {}
 
 
 def _loaded(embedding: InputEmbedder) -> Encoder:
-    """Return the encoder; the last one goes first, so that no worker has two in memory."""
+    """Return the encoder; free the last one first, so that no worker has two in memory."""
     if embedding not in _LOADED:
         _LOADED.clear()
         _LOADED[embedding] = embedding.load().to(default_device())

@@ -24,7 +24,7 @@ from raybio.core.text import count_of
 from raybio.runtime.compare.run_test import LEVEL
 
 PLACE = "@@BODY@@"
-"""Where the template takes the body."""
+"""Placeholder of the body in the template."""
 
 
 def write_page(path: Path, report: BenchmarkReport) -> None:
@@ -89,7 +89,7 @@ def _leaderboard(report: BenchmarkReport) -> Iterator[str]:
 
 
 def _changes(report: BenchmarkReport) -> Iterator[str]:
-    """Yield what training gained and what it cost, if the page is of a run and its encoder."""
+    """Yield what training gained and cost, if a run is compared with its initial encoder."""
     if not report.after:
         return
     after = escape(report.after)
@@ -208,7 +208,7 @@ def _dots(task: TaskReport) -> Iterator[str]:
 
 
 def _mark(task: TaskReport, row: RowReport, rival: RowReport) -> str:
-    """Return the words where a rival is higher than a model."""
+    """Return a note if a rival scores higher than a model; else an empty text."""
     if row.value is None or rival.value is None or rival.value <= row.value:
         return ""
     test = pair_test(task, row.name, rival.name)

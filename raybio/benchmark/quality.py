@@ -12,7 +12,7 @@ from raybio.ops.embedding_geometry import alignment, embedding_spread, uniformit
 
 
 def corpus_quality(rows: str, embedding_ND: Tensor) -> dict[str, float]:
-    """Return mean cosine, effective rank and uniformity of a corpus; none of a single row.
+    """Return mean cosine, effective rank and uniformity of a corpus; empty for a single row.
 
     Args:
         rows: what a row is, in the plural, such as "nodes".
@@ -31,10 +31,10 @@ def corpus_quality(rows: str, embedding_ND: Tensor) -> dict[str, float]:
 def pair_quality(
     pairs: str, first_ND: Tensor, second_MD: Tensor, first_P: Integers, second_P: Integers
 ) -> dict[str, float]:
-    """Return the alignment of pairs; none without pairs.
+    """Return the alignment of pairs; empty without pairs.
 
     Args:
-        pairs: what they are, such as "held-out links".
+        pairs: what the pairs are, such as "held-out links".
         first_ND: embeddings of first items.
         second_MD: embeddings of second items.
         first_P: row of the first item of each pair.

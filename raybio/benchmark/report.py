@@ -40,7 +40,7 @@ class RowReport(BaseConfig):
     name: str
     is_rival: bool
     is_oracle: bool
-    """Whether the rival reads gold answers: it is no rival to beat."""
+    """Whether the rival reads gold answers, so that no model is expected to beat it."""
     value: float | None
     low: float | None
     high: float | None
@@ -84,21 +84,21 @@ class TaskReport(BaseConfig):
 
 
 class CostReport(BaseConfig):
-    """The cost of a model: of each corpus that it embedded in this folder, once.
+    """The cost of a model: of embedding each corpus of this folder once.
 
-    Keys are devices, "cuda" or "cpu". Loading the encoder takes no part.
+    Keys are devices, "cuda" or "cpu". Loading the encoder does not count.
     """
 
     weight_bytes: int
     rows: dict[str, int]
     """Inputs that the encoder read."""
     seconds: dict[str, float]
-    """On a GPU elapsed time, on CPUs processor time of all threads."""
+    """Elapsed time on a GPU, processor time of all threads on CPUs."""
     rows_per_second: dict[str, float]
     peak_bytes: dict[str, int]
     """Peak memory of embedding; none where it was not measured."""
     other_processor_seconds: float
-    """Of tasks that embed by themselves, classifiers included."""
+    """Processor time of tasks that embed by themselves, including their classifiers."""
 
 
 class ModelReport(BaseConfig):
@@ -110,7 +110,7 @@ class ModelReport(BaseConfig):
     reads: str
     digest: str
     precision: str = ""
-    """In which its encoder embedded: fp32, tf32 or bf16; empty for a rival."""
+    """Precision in which its encoder embedded: fp32, tf32 or bf16; empty for a rival."""
     mean: float | None
     low: float | None
     high: float | None
@@ -140,7 +140,7 @@ class TaskResults:
         task: the task.
         facts: facts of the task; None: it did not run, or they were refused.
         rivals: scores of each rival; None: they were not computed.
-        rivals_reader: the model in whose tokens rivals were read; empty if they need none.
+        rivals_reader: the model whose tokens the rivals read; empty if they need none.
         by_model: scores of each model that has some.
         skipped: see ``TaskReport``.
     """
@@ -155,7 +155,7 @@ class TaskResults:
         self.skipped: dict[str, str] = {}
 
     def join_reasons(self) -> None:
-        """Keep one reason where nothing of the task has a result, and all reasons are equal."""
+        """Keep a single reason if the task has no result at all and all reasons are equal."""
         reasons = set(self.skipped.values())
         has_results = bool(self.facts or self.rivals or self.by_model)
         if len(reasons) == 1 and not has_results:
@@ -299,7 +299,7 @@ class TrainingChange(NamedTuple):
 
     @property
     def word(self) -> str:
-        """Whether training gained or lost, where the difference is significant."""
+        """Whether training gained or lost, if the difference is significant."""
         if self.test.p_holm >= LEVEL:
             return "no significant change"
         return "gained" if self.test.difference > 0 else "lost"
@@ -395,8 +395,8 @@ def _tests(
     """Return the tests of each encoder with the later encoders and with all rivals.
 
     Rivals are not tested against each other: the p values of encoders must not depend on which
-    rivals were named. p values are adjusted over the tests of a task: over those of all tasks, the
-    least p of a permutation test could become insignificant.
+    rivals were named. p values are adjusted over the tests of one task. Adjusted over all tasks,
+    even the smallest p of a permutation test could become insignificant.
     """
     rivals = [name for name in rows if name not in encoders]
     tests = {}
@@ -436,7 +436,7 @@ def _model_report(
 def _standing(
     name: str, reads: str, tasks: Sequence[TaskReport], models: Sequence[BenchmarkModel | str]
 ) -> dict[str, Any]:
-    """Return the fields of a ``ModelReport`` that follow from the rows of a name.
+    """Return the fields of a ``ModelReport`` that are computed from the rows of a name.
 
     Args:
         name: of a model, a rival or a common row.
@@ -454,9 +454,9 @@ def _standing(
         rival = best_rival(task)
         if rival is not None and rival.value is not None and rival.value > own.value:
             num_rival_higher += 1
-    # Encoders of one kind of input are compared over the tasks that all of them have, and a rival
-    # has a mean if it has all of these tasks: means of other tasks would say nothing. A model
-    # without any row, such as one that fails, takes no task from the others.
+    # Encoders of one kind of input are compared over the tasks that all of them have. A rival has
+    # a mean if it has all of these tasks: means over other tasks could not be compared. A model
+    # without any row, such as one that fails, removes no task from the others.
     with_rows = {row.name for task in tasks for row in task.rows if row.value is not None}
     encoders = [each for each in models if not isinstance(each, str) and each.name in with_rows]
     peers = [each.name for each in encoders if reads in ("", each.reads)]

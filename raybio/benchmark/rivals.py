@@ -22,7 +22,7 @@ RIVALS = {
     "degree": ("degree",),
     "common-neighbors": ("common neighbors",),
 }
-"""Name on the command line -> the rows that it may mean; a task has one of them or none."""
+"""Name on the command line -> rows that it may stand for; a task has at most one of them."""
 
 RESERVED = {
     PROTOCOL,

@@ -37,7 +37,7 @@ def run_benchmark(
         out: folder of the report; workers see it under the same path.
         seed: of intervals and tests.
         with_ray: whether tasks are divided over a cluster; otherwise they run in this process.
-        tracking: MLflow's URI: a run with a child for each model; None: none is written.
+        tracking: MLflow URI for a run with a child run for each model; None: no tracking.
         verbose: show Ray's own logs.
         with_before: whether the second model is the encoder that the first one began from.
 
@@ -93,13 +93,13 @@ def _track(report: BenchmarkReport, out: Path, uri: str) -> None:
 
 @dataclass
 class _TaskPlan:
-    """What is wanted of a task.
+    """The results that the report needs from a task.
 
     Attributes:
-        results: of the task; filled in.
-        identity: that of the task.
+        results: the task's results; filled in.
+        identity: the task's identity.
         fitting: the models that read its inputs.
-        rivals: part with its rivals; None: they read a model, and none fits.
+        rivals: part with its rivals; None: they need a model, and no model fits.
     """
 
     results: TaskResults
@@ -112,7 +112,7 @@ class _TaskPlan:
         return Part.of(self.results.task, self.identity, kind, model)
 
     def parts(self) -> list[Part]:
-        """Return all that is wanted."""
+        """Return all parts of the task."""
         if not self.results.task.rivals_read_the_model:
             self.rivals = self.part("rivals")
         elif self.fitting:
@@ -121,7 +121,7 @@ class _TaskPlan:
         return of_task + [self.part("scores", model) for model in self.fitting]
 
     def next_rivals(self) -> Part | None:
-        """Return the part with rivals by the next model, if they failed and there is one."""
+        """Return the part with rivals for the next model, if they failed and there is one."""
         if RIVAL_ROWS not in self.results.skipped:
             return None
         if self.rivals is None or self.rivals.model is None:
@@ -134,7 +134,7 @@ class _TaskPlan:
         return self.rivals
 
     def read(self, kept: Results) -> None:
-        """Fill in the results that are kept."""
+        """Fill in the kept results."""
         results = self.results
         results.facts = kept.facts(self.part("facts"))
         if self.rivals is not None:
@@ -154,7 +154,7 @@ def _evaluated(
     with_ray: bool,
     verbose: bool,
 ) -> list[TaskResults]:
-    """Return the results of each task; what is not kept is computed."""
+    """Return the results of each task; compute those that are not kept."""
     encoders = [model for model in models if isinstance(model, BenchmarkModel)]
     results = [TaskResults(task) for task in suite.tasks]
     plans = []
@@ -195,7 +195,7 @@ def _without_rows(suite: Suite, results: Sequence[TaskResults]) -> ConfigError:
 
 
 def _plan(results: TaskResults, encoders: Sequence[BenchmarkModel]) -> _TaskPlan | None:
-    """Return what is wanted of a task; None if it cannot run, with the reason in its results."""
+    """Return the plan of a task; None if it cannot run, with the reason in its results."""
     task = results.task
     reason = task.check()
     if not reason:

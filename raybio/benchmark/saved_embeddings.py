@@ -61,7 +61,7 @@ class Embedded(NamedTuple):
 
 
 def device_seconds() -> float:
-    """Return a clock in seconds, of which differences count.
+    """Return the reading of a clock in seconds; only differences are meaningful.
 
     On a GPU it is elapsed time, and waits for the work that was given to the GPU. On CPUs it is the
     processor time of all threads of this process, which does not depend on what else runs.
@@ -87,7 +87,7 @@ def saved_embeddings(
 
     Args:
         folder: of the model's embeddings.
-        what: everything but inputs and weights that embeddings depend on; part of messages.
+        what: everything that embeddings depend on besides inputs and weights; part of messages.
         model: its name in messages.
         inputs: the corpus.
         load: loads the encoder, if embeddings are computed; its time does not count.

@@ -25,7 +25,7 @@ from raybio.ops.significance import (
 
 
 def task_seed(seed: int, task: str) -> int:
-    """Return the seed of all resamples of a task: those of ``raybio evaluate zero-shot``."""
+    """Return the seed of all resamples of a task, the same as in ``raybio evaluate zero-shot``."""
     return int(np.random.default_rng(derive_seed(seed, task)).integers(2**63))
 
 
@@ -41,8 +41,8 @@ _NO_LIMITS = (-math.inf, math.inf)
 def score_interval(scores: TaskScores, seed: int, limits: Limits = _NO_LIMITS) -> Interval:
     """Return the score with its 95 % bootstrap interval over units; NaN where it is undefined.
 
-    Where the units are a sample, the interval is that of the sample, around the score. It is cut at
-    the limits: no true score lies beyond, so it covers as often as before.
+    If the units are a sample, the sample's interval is shifted to the score. It is cut at the
+    limits; no true score lies beyond them, so its coverage does not change.
     """
     if not _is_finite(scores):
         return Interval(scores.score, math.nan, math.nan)
@@ -55,10 +55,10 @@ def difference_test(
 ) -> DifferenceTest | None:
     """Return the difference of two scores; None where it is undefined.
 
-    Its interval is a bootstrap over units, which both scores share, and p that of a paired
-    permutation test, which swaps the counts of units. Where the units are a sample, their
-    difference is moved to that of the scores, with interval and p. The interval is cut where no
-    difference of two scores within the limits lies.
+    The interval is a bootstrap over the units that both scores share. p is from a paired
+    permutation test, which swaps the counts of units. If the units are a sample, their difference
+    is shifted to the difference of the scores, with interval and p. The interval is cut to the
+    differences that two scores within the limits can have.
     """
     if first.unit_ids != second.unit_ids or not (_is_finite(first) and _is_finite(second)):
         return None
@@ -67,7 +67,7 @@ def difference_test(
     first_counts = _counts(first)
     second_counts = _counts(second)
     shift = first.score - second.score - (first_counts.value - second_counts.value)
-    # Units that do not differ would say for certain what they say nothing of.
+    # Shifted units that do not differ would give a certain result without any evidence.
     if abs(shift) > _ROUNDING and _is_varied(first_counts, second_counts):
         first_counts = _counts(first, shift)
     p = swap_test(first_counts, second_counts, np.random.default_rng(seed)).p
@@ -121,8 +121,8 @@ def mean_of_tasks(intervals: Sequence[Interval]) -> Interval:
     """Return the mean score of tasks, with the mean of their intervals.
 
     Tasks may share inputs. However they depend on each other, the standard deviation of a mean is
-    at most the mean of the standard deviations: the interval is rather too wide. It is NaN where
-    that of a task is.
+    at most the mean of the standard deviations, so the interval is conservative. It is NaN if the
+    interval of any task is.
     """
     values = [interval.value for interval in intervals]
     if not values or not np.isfinite(values).all():
@@ -131,7 +131,7 @@ def mean_of_tasks(intervals: Sequence[Interval]) -> Interval:
 
 
 def _around(value: float, of_units: Interval) -> Interval:
-    """Return the interval of a sample of units, moved to the score of all units."""
+    """Return the interval of a sample of units, shifted to the score of all units."""
     shift = value - of_units.value
     return Interval(value, of_units.low + shift, of_units.high + shift)
 

@@ -1,6 +1,6 @@
 """Stores of tasks: given ones, perhaps in a bucket, and those prepared from source files.
 
-The latter are prepared on first use, next to those of trainings.
+Source files are prepared on first use, next to the stores that trainings prepare.
 """
 
 from collections.abc import Callable, Mapping
@@ -66,7 +66,7 @@ def missing_store(store: Location, kind: type[Store]) -> str:
 
 
 def store_files(store: Location) -> dict[str, Path]:
-    """Return the file that changes with anything in a store: its manifest has their digests.
+    """Return the manifest of a store, which changes with each of its files: it has their digests.
 
     A store in a bucket is fetched to this machine.
     """

@@ -3,7 +3,7 @@
 A file has ``title`` and ``tasks``. Each task has ``task``, a kind of ``TASKS`` or a class of a
 user's own as ``FILE.py:CLASS``, and the fields of its class. ``{data}`` in a path stands for the
 folder of ``--data``; other relative paths are relative to the file. A store may be in a bucket. A
-local file may be there with ``.gz`` appended instead.
+local file may instead exist with ``.gz`` appended.
 """
 
 import importlib

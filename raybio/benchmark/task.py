@@ -39,13 +39,13 @@ CHANCE = "chance"
 """Name of the row of a random order, where a task has one."""
 
 RIVAL_ROWS = "rivals"
-"""Stands for all rivals where a task's are refused."""
+"""Name that stands for all rivals of a task if they are refused."""
 
 NOT_MEASURED = "Not measured."
-"""Leakage of tasks whose data does not say any."""
+"""Leakage of tasks whose data states none."""
 
 PROTOCOL = "protocol"
-"""Stands for protocol and sizes where a task's are refused."""
+"""Name that stands for protocol and sizes of a task if they are refused."""
 
 
 class BenchmarkEncoder(Protocol):
@@ -75,13 +75,13 @@ class TaskScores:
     """Scores of a model, or of a rival, on a task.
 
     The score is ``numerator_U.sum() / denominator_U.sum()``, as in ``raybio.ops.significance``:
-    with counts a micro average, with values over ones a mean.
+    a micro average of counts, or a mean of values if the denominators are 1.
 
     Attributes:
         unit_ids: ids of the units; scores of two models are compared unit by unit.
-        numerator_U: achieved by each unit.
-        denominator_U: achievable by each unit.
-        value: the score where the units are a sample of all; None: that of the units.
+        numerator_U: achieved score of each unit.
+        denominator_U: achievable score of each unit.
+        value: the score of all units if these are a sample; None: the score of these units.
         others: further measures, without intervals.
         remarks: what a reader of the score should know, such as truncated texts.
         processor_seconds: of a task that embeds by itself; saved embeddings have their own costs.
@@ -122,7 +122,7 @@ class TaskScores:
         """Return plain JSON; numbers keep all their digits.
 
         Raises:
-            DataError: if a user's own task has not one number for each unit.
+            DataError: if a user's own task does not give one number for each unit.
         """
         numerators = np.asarray(self.numerator_U, np.float64)
         denominators = np.asarray(self.denominator_U, np.float64)
@@ -195,11 +195,11 @@ class BenchmarkTask(BaseConfig, ABC):
     """The file of a user's own class."""
 
     rivals_read_the_model: ClassVar[bool] = False
-    """Whether rivals need a model, such as its tokens: then the first model that fits is given, or
-    the next one if they fail with it."""
+    """Whether rivals need a model, for example its tokens. Then they get the first model that fits,
+    or the next one if they fail with it."""
 
     also_reads: ClassVar[Collection[str]] = ()
-    """Inputs of encoders that embed parts of these, which the task evaluates, too."""
+    """More kinds of inputs: the task also evaluates encoders that embed parts of these inputs."""
 
     oracles: ClassVar[Collection[str]] = ()
     """Rivals that read gold answers."""
@@ -225,8 +225,8 @@ class BenchmarkTask(BaseConfig, ABC):
     def limits(self) -> tuple[float, float]:
         """The lowest and the highest possible score: intervals are cut there.
 
-        Bootstraps of means and ratios over units stay within by themselves. Linearized scores,
-        those of a sample of units, and intervals over seeds may not.
+        Bootstraps of means and ratios over units never leave these limits. Linearized scores,
+        scores of a sample of units, and intervals over seeds may.
         """
         return (-math.inf, math.inf)
 
@@ -237,7 +237,7 @@ class BenchmarkTask(BaseConfig, ABC):
 
     @classmethod
     def path_fields(cls) -> dict[str, bool]:
-        """Return the fields with a path, and whether it may be that of a bucket."""
+        """Return field -> whether its path may be in a bucket, for the fields that hold paths."""
         types_by_name = {
             name: _types_in(field.annotation) for name, field in cls.model_fields.items()
         }
@@ -249,7 +249,7 @@ class BenchmarkTask(BaseConfig, ABC):
         A task without its data is skipped. Wrong settings stop the command.
 
         Raises:
-            ConfigError: for wrong settings, such as two fields of which one is wanted.
+            ConfigError: for wrong settings, such as two fields that exclude each other.
         """
         return missing_files(self.files().values(), f"want the data of {self.name}")
 
@@ -257,8 +257,8 @@ class BenchmarkTask(BaseConfig, ABC):
         """Refuse fields that are given although they would be ignored.
 
         Args:
-            names: those that would be ignored.
-            where: what makes them so, such as "with a store".
+            names: fields that would be ignored.
+            where: the condition that makes them so, such as "with a store".
 
         Raises:
             ConfigError: if one of them differs from its default.
@@ -306,14 +306,14 @@ class BenchmarkTask(BaseConfig, ABC):
 
     @abstractmethod
     def rivals(self, model: BenchmarkEncoder | None) -> Mapping[str, TaskScores]:
-        """Score what needs no training of an encoder.
+        """Score models that need no training of an encoder.
 
         Args:
             model: a model that fits, if ``rivals_read_the_model``; else None.
         """
 
     def identity(self) -> dict[str, Any]:
-        """Return everything but the model that scores depend on; plain JSON."""
+        """Return everything that scores depend on besides the model; plain JSON."""
         ignored = set(self.path_fields())
         if self.source is None:
             # A user's own class may read it.
@@ -327,7 +327,7 @@ class BenchmarkTask(BaseConfig, ABC):
         return identity if self.source is None else {**identity, "code": self.source.sha256}
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Travel with the source of a user's own class, which other machines need not have."""
+        """Pickle with the source of a user's own class, which other machines need not have."""
         if self.source is None:
             return super().__reduce_ex__(protocol)
         return _restored, (self.source, self.to_mapping())

@@ -31,11 +31,11 @@ PartKind = Literal["facts", "rivals", "scores"]
 
 
 class Part(NamedTuple):
-    """A result that is wanted.
+    """One result that the report needs.
 
     Attributes:
         task: the task.
-        kind: facts of the task, scores of its rivals, or those of a model.
+        kind: facts of the task, scores of its rivals, or scores of a model.
         model: the model that is scored, or whose tokens rivals read; None: none is needed.
         identity: everything that the result depends on.
     """
@@ -117,7 +117,7 @@ class WorkItem:
 
     Attributes:
         out: folder of the report, which workers see under the same path.
-        model: the model of all parts; None: what needs none.
+        model: the model of all parts; None: the parts need no model.
         parts: the wanted results.
         reason_by_part: why the model was refused, by name of the part; filled by ``keep``.
     """
@@ -146,7 +146,7 @@ class WorkItem:
             with results.lock(part):
                 try:
                     self._compute(part, results)
-                # A model, a data set or a user's own task that fails does not end the others.
+                # A model, a data set or a user's own task that fails must not stop the others.
                 except Exception as error:
                     if isinstance(error, OSError) and error.errno in (*FULL, errno.EROFS):
                         raise  # no other result could be kept either
@@ -175,7 +175,7 @@ class WorkItem:
         self.reason_by_part.update(result)
 
     def lose(self, reason: str) -> None:
-        """Note why the results that are not kept are missing: the process ended at each try."""
+        """Note why results are missing: the process died at each attempt."""
         results = Results(self.out)
         for part in self.parts:
             if not results.has(part):
@@ -197,7 +197,7 @@ def _content(part: Part) -> dict[str, Any]:
 def compute_parts(
     parts: Sequence[Part], out: Path, *, with_ray: bool, verbose: bool
 ) -> dict[str, dict[str, str]]:
-    """Compute the results that are not kept, on a cluster or here.
+    """Compute the results that are not kept, on a cluster or in this process.
 
     Returns:
         Task -> row -> why it was refused.

@@ -37,19 +37,19 @@ from raybio.encoders.sources import (
 )
 
 FORMAT = "weights-1"
-"""Folder of the cache; another number whenever the same pickle gives other files."""
+"""Folder of the cache; its number changes whenever the same pickle would give other files."""
 
 _TORCH_NAMES = {".gamma": ".weight", ".beta": ".bias"}
 
 _FOREIGN = re.compile(r"(?:GLOBAL|unrecognized\s+function)\s+([\w.]+)")
-"""The name that torch's message gives of what is neither a tensor nor a part of one."""
+"""Finds in torch's message the name of an object that is not part of a tensor."""
 
 _SETTINGS = (CONFIG, "generation_config.json")
 """Files that ``from_pretrained`` wants next to weights."""
 
 
 def cache_key(source: str, revision: str) -> str:
-    """Return the relative path in the cache of what is made from the weights of a source.
+    """Return the relative path in the cache for files made from the weights of a source.
 
     Raises:
         ConfigError: if its weights cannot be found.
@@ -146,7 +146,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         DataError: if the file is missing, damaged, or no mapping of names to tensors.
     """
     try:
-        # Mapped where the format allows it: the conversion copies it once, not twice.
+        # Memory-map the file where its format allows it, to copy weights once instead of twice.
         tensors = torch.load(
             path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path)
         )

@@ -45,7 +45,7 @@ WeightsReader = Callable[..., tuple[PreTrainedModel, list[str]]]
 _MAX_CASED_SHARE = 0.01
 """Share of pieces with upper-case letters that an uncased vocabulary may have.
 
-BERT's cased one has about a third, and its uncased one none.
+BERT's cased vocabulary has about a third, its uncased one has none.
 """
 
 
@@ -77,7 +77,7 @@ def load_pretrained(auto: Any, source: str, revision: str, **options: Any) -> An
 
 
 def _is_lowercased_by_default(tokenizer: Any, source: str, revision: str, subfolder: str) -> bool:
-    """Return whether a tokenizer with a cased vocabulary lowercases, and no file says so.
+    """Return whether a tokenizer with a cased vocabulary lowercases although no file says so.
 
     ClinicalBERT and other cased checkpoints of 2019 have a vocab.txt only, and transformers
     lowercases by default.
@@ -137,17 +137,17 @@ def _from_pretrained(auto: Any, source: str, location: str | Path | None, **opti
 
 @contextmanager
 def _named_errors(source: str) -> Iterator[None]:
-    """Let errors of transformers name the source; damaged files raise errors of any kind.
+    """Turn errors of transformers into one that names the source; damaged files raise any kind.
 
     Raises:
-        ConfigError: for any error of the block but a lack of memory.
+        ConfigError: for any error in the block except a lack of memory.
     """
     try:
         yield
     except (OSError, ValueError, ImportError) as error:
         raise unloadable(source, str(error)) from None
     except (MemoryError, torch.OutOfMemoryError):
-        raise  # says nothing of the source
+        raise  # says nothing about the source
     except Exception as error:
         raise unloadable(source, f"{type(error).__name__}: {error}") from error
 
@@ -190,9 +190,9 @@ def load_weights(
 def check_weights(
     auto: Any, source: str, revision: str, **options: Any
 ) -> tuple[PreTrainedModel, list[str]]:
-    """Return what ``load_weights`` returns, with zeros for weights: only headers are read.
+    """Return the same as ``load_weights``, but with zeros for weights; read only their headers.
 
-    Each zero of a weight is the same memory, so that a model of any size takes none.
+    All zeros of a weight share one element of memory, so a model of any size needs almost none.
 
     Raises:
         ConfigError: as ``load_weights``.
@@ -205,7 +205,7 @@ def check_weights(
         name: torch.zeros(()).expand(shape)
         for name, shape in weight_shapes(source, revision).items()
     }
-    # Weights that are missing are drawn, and must not change what is drawn later.
+    # Missing weights are drawn at random; this must not change later draws.
     with _without_load_report(), torch.random.fork_rng(devices=[]):
         model, report = _from_pretrained(
             _model_class(auto, source, config),
@@ -242,7 +242,7 @@ def _refuse_other_shapes(source: str, report: Mapping[str, Any]) -> None:
 
 @contextmanager
 def _without_load_report() -> Iterator[None]:
-    """Hide transformers' progress bar and its words on missing weights, which the caller checks."""
+    """Hide transformers' progress bar and report of missing weights, which the caller checks."""
     log = logging.getLogger("transformers.modeling_utils")
 
     def is_no_report(record: logging.LogRecord) -> bool:
@@ -261,10 +261,10 @@ def _without_load_report() -> Iterator[None]:
 
 
 def check_source(source: str, revision: str) -> None:
-    """Refuse a source without weights that can be read, before anything is loaded.
+    """Check that a source has readable weights, before anything is loaded.
 
-    Pickled weights are fetched and converted. Of weights of a hub id as safetensors, only the
-    headers are fetched. ``check_weights`` compares their shapes with the settings.
+    Pickled weights are fetched and converted; of safetensors on the hub, only the headers are
+    fetched. ``check_weights`` compares their shapes with the settings.
 
     Raises:
         ConfigError: if a folder or hub id lacks config.json or weights, its weights are damaged or

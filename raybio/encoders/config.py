@@ -123,7 +123,7 @@ class TextEncoderConfig(TransformerConfig):
     """The text encoder to train; sizes and vocabulary apply to scratch only."""
 
     default_pooling: ClassVar[Pooling] = "mean"
-    """Pooling of ``pooling: auto`` where the source states none."""
+    """Pooling for ``pooling: auto`` if the source states none."""
 
     pooling: Literal["auto", "mean", "cls"] = Field(
         default="auto",

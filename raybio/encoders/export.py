@@ -55,10 +55,9 @@ def export_text_encoder(
 
     The folder appears whole or not at all. ``SentenceTransformer(folder).encode`` returns the
     encoder's embeddings; ``AutoModel``, ``AutoTokenizer`` and ``encoder.source`` load the folder,
-    the last with its pooling and normalization. Adapters of LoRA are merged into the weights. A
-    learned temperature is not exported. A head of
-    masked language modeling is a file of its own, which ``encoder.source`` reads and others
-    ignore.
+    the last with its pooling and normalization. LoRA adapters are merged into the weights. A
+    learned temperature is not exported. A head of masked language modeling goes to a separate
+    file, which ``encoder.source`` reads and other programs ignore.
 
     Args:
         encoder: the encoder; it is not changed.
@@ -121,7 +120,7 @@ def plain_tokenizer(encoder: TextEncoder) -> PreTrainedTokenizerFast:
         model_max_length=encoder.max_tokens,
         padding_side="right",
         truncation_side=tokenizer.truncation_side,
-        # No segments, as in training: those of XLNet's tokenizer would change its states.
+        # No segment ids, as in training: XLNet's tokenizer would add some, which change its states.
         model_input_names=["input_ids", "attention_mask"],
         **tokenizer.special_tokens_map,
     )

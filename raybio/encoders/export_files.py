@@ -38,13 +38,13 @@ def export_folder(path: Path) -> Iterator[Path]:
 
 
 def check_export_files(folder: Path) -> None:
-    """Compare the weights of an export with their digests, once a machine and state of the files.
+    """Compare the weights of an export with their digests, once per machine and state of the files.
 
     Args:
-        folder: any folder; one without ``export_files.json`` is not looked at.
+        folder: any folder; one without ``export_files.json`` is not checked.
 
     Raises:
-        ConfigError: if weights are not those that were exported, or are missing, or the record of
+        ConfigError: if weights are missing or differ from the exported ones, or the record of
             their digests is damaged or of another version.
     """
     record = folder / EXPORT_FILES
@@ -59,7 +59,7 @@ def check_export_files(folder: Path) -> None:
     digests = content.get("sha256")
     if not isinstance(digests, dict) or not all(isinstance(each, str) for each in digests.values()):
         raise ConfigError(f"{record}: lacks the sha256 of its files. {_ADVICE}")
-    # The names of a record from elsewhere are no paths to read.
+    # Names in a record from elsewhere are compared, never opened as paths.
     if missing := digests.keys() - _weights_of(folder):
         raise ConfigError(
             f"{folder / min(missing)}: there is no such file, and {EXPORT_FILES} says that it was "
@@ -73,7 +73,7 @@ def check_export_files(folder: Path) -> None:
 def _check_states(
     folder: Path, sha256_by_name: tuple[tuple[str, str], ...], states: tuple[tuple[int, ...], ...]
 ) -> None:
-    """Compare weights with their digests: also where no cache can be written, once a process."""
+    """Compare weights with their digests; without a writable cache, once per process."""
     wanted = dict(sha256_by_name)
     damage = first_damage(folder, wanted, json_digest(wanted), ConfigError)
     if damage is not None:

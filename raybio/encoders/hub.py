@@ -52,14 +52,14 @@ class Pushed(NamedTuple):
 def fetch_model(source: str, commit: str | None = None) -> Path:
     """Return the local copy of a model of the hub.
 
-    Without a network it is the cached one.
+    Without a network, the cached copy is returned.
 
     Args:
         source: hub id, ``OWNER/NAME``.
-        commit: None: the newest one.
+        commit: the commit to fetch; None: the newest one.
 
     Raises:
-        ConfigError: if it is none, or cannot be fetched.
+        ConfigError: if it is not a model of the hub, or cannot be fetched.
     """
     if not _HUB_ID.fullmatch(source):
         raise ConfigError(f"{source}: no such folder; want a run, a model's folder, or a hub id")
@@ -208,7 +208,7 @@ def _card_of(folder: Path) -> Card:
     """Return the card of an export.
 
     Raises:
-        ConfigError: if the folder is none.
+        ConfigError: if the folder is no export of raybio.
     """
     wanted = "want a finished run, or its export/"
     if not folder.is_dir():

@@ -46,7 +46,7 @@ class InputLengths:
             setting.
         num_equal: distinct rows that the cut makes equal to another one; 0 where not counted.
         num_distinct: distinct rows among those counted; 0 where not counted.
-        is_window: whether a random window is read, another one at each reading, by design.
+        is_window: whether each reading takes another random window of the row, by design.
     """
 
     name: str
@@ -199,12 +199,12 @@ def token_lengths(texts: Sequence[str], tokenize: Tokenize) -> np.ndarray:
 def with_equal_texts(
     lengths: InputLengths, texts: ReadTexts, row_N: np.ndarray, reader: TextReader
 ) -> InputLengths:
-    """Add the number of distinct texts whose tokens equal those of another one after the cut."""
+    """Add the number of distinct texts whose tokens equal another text's tokens after the cut."""
     if not lengths.num_cut:
         return lengths
     counted_texts = texts(counted_rows(row_N))
     tokenize = TokenizerSource.of(reader.tokenizer).tokenize
-    # By tokens, not letters: texts that differ in case only may be equal before the cut.
+    # Compare tokens, not letters: texts that differ only in case may be equal before the cut.
     whole = _rows_of_tokens(*tokenize(counted_texts, WHOLE))
     cut = _rows_of_tokens(*tokenize(counted_texts, lengths.limit))
     return with_equal_rows(lengths, zip(whole, cut, strict=True))

@@ -24,7 +24,7 @@ UNUSED = ("pooler", "contact_head")
 """Parts of published transformers that no embedding depends on."""
 
 _FROM_SOURCE = "is_from_source"
-"""Attribute of the parameters that are, and stay, those of ``encoder.source``."""
+"""Attribute that marks frozen parameters, which stay equal to those of ``encoder.source``."""
 
 
 def check_lora(config: TransformerConfig) -> None:
@@ -91,7 +91,7 @@ def add_adapters(model: PreTrainedModel, config: TransformerConfig, *, seed: int
         target_modules=_targets(transformer, config),
     )
     with seeded_weights(seed):
-        # In place, and without peft's wrapper: names of other weights stay as they are.
+        # Inject in place, without peft's wrapper, so that names of other weights do not change.
         peft.inject_adapter_in_model(adapters, transformer)
     for parameter in transformer.parameters():
         if not parameter.requires_grad:
@@ -101,7 +101,7 @@ def add_adapters(model: PreTrainedModel, config: TransformerConfig, *, seed: int
 def source_weights(model: nn.Module) -> dict[str, nn.Parameter]:
     """Return the frozen weights below adapters by name; empty for a model without adapters.
 
-    They are those of ``encoder.source``, whatever the training.
+    Training does not change them: they stay equal to the weights of ``encoder.source``.
     """
     return {
         name: parameter

@@ -46,7 +46,7 @@ _MODERNBERT = {
     "norm.bias": "head.norm.bias",
     "bias": "decoder.bias",
 }
-"""As published, without the first two biases: they begin with 0."""
+"""Published checkpoints lack the first two biases, which then start at 0."""
 
 _NAMES = {
     "bert": _BERT,
@@ -57,7 +57,7 @@ _NAMES = {
 
 
 _ACTIVATIONS = {"bert": "hidden_act", "modernbert": "classifier_activation"}
-"""Type of a model -> the setting with its head's activation; others have GELU."""
+"""Type of a model -> the setting with its head's activation; other types use GELU."""
 
 
 class MaskHead(nn.Module):
@@ -132,7 +132,7 @@ def exported_mask_head(source: str, revision: str) -> Path | None:
 def read_mask_head(source: str, revision: str) -> dict[str, Tensor] | None:
     """Return a checkpoint's weights for ``MaskHead``; None if it has none.
 
-    Other sources than ``scratch`` should have some: a warning says that they do not.
+    If a source other than ``scratch`` has none, a warning says so.
 
     Raises:
         ConfigError: if the source cannot be found or reached.

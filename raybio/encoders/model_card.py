@@ -110,10 +110,10 @@ def license_sentence(metadata: Mapping[str, Any]) -> str:
 
 
 def inherited_metadata(source: str, revision: str, *, is_on_hub: bool) -> dict[str, Any]:
-    """Return what the card of a trained model takes over from that of its base model.
+    """Return the metadata that a trained model's card inherits from its base model's card.
 
     These are the license, if the base model's card states one, and the id of the base model on the
-    hub. A folder has one if raybio exported it and its own base model is on the hub.
+    hub. For a folder, the id is known if raybio exported it and its own base model is on the hub.
 
     Args:
         source: folder or hub id of the base model.
@@ -124,7 +124,7 @@ def inherited_metadata(source: str, revision: str, *, is_on_hub: bool) -> dict[s
         path = fetch_file(source, CARD, revision)
         theirs = {} if path is None else Card.parse(path.read_text(encoding="utf-8")).metadata
     except (ConfigError, OSError, UnicodeDecodeError):
-        # A base model without a readable card states no license; that ends no training.
+        # A base model without a readable card states no license. This must not stop a training.
         theirs = {}
     metadata = {key: theirs[key] for key in LICENSE_KEYS if isinstance(theirs.get(key), str)}
     if is_on_hub:

@@ -1,9 +1,9 @@
-"""Transformers over packed sequences: no padding but in the attention of a CPU.
+"""Transformers over packed sequences, without padding except in attention on a CPU.
 
-Linear layers, norms and embeddings compute real tokens alone. Attention needs to know where
-sequences end: on a GPU it is FlashAttention's kernel for sequences of different lengths
-(``torch.nn.attention.varlen``); elsewhere sequences are padded for the attention alone. The kernel
-has no float32; with that a GPU pads, too.
+Linear layers, norms and embeddings process real tokens only. Attention must know where sequences
+end. On a GPU it is FlashAttention's kernel for sequences of different lengths
+(``torch.nn.attention.varlen``); elsewhere sequences are padded for attention only. The kernel does
+not support float32, for which a GPU pads, too.
 
 Shape letters: T tokens end to end, S sequences, L longest, H heads, D width of a head or of a
 state, R sequences without the padding at the end.
@@ -29,10 +29,10 @@ from raybio.ops.similarity import at_least_fp32
 IMPLEMENTATION = "raybio_packed_sdpa"
 
 BACKEND = "inductor"
-"""Of ``torch.compile``."""
+"""Backend of ``torch.compile``."""
 
 _PACKABLE = ("bert", "distilbert", "electra", "esm", "modernbert", "roberta", "xlm-roberta")
-"""Types of models that take positions of tokens and hand arguments on to their attention.
+"""Types of models that accept token positions and pass arguments on to their attention.
 
 ``tests/encoders/test_packed.py`` compares each with padded sequences.
 """
@@ -44,10 +44,10 @@ _POSITIONS_AFTER_PAD = ("roberta", "xlm-roberta")
 """Types that count positions from ``pad_token_id + 1``, as fairseq does."""
 
 MAX_FP32_LENGTH = 128
-"""Longest sequence of which a CPU that trains in bf16 computes the attention in float32.
+"""Longest sequence for which a CPU that trains in bf16 computes attention in float32.
 
-Up to there the gradient of torch's bf16 kernel takes longer than that of its float32 kernel: 1.5 to
-8 times as long for heads of 32 and 64, attention forward and backward (benchmarks, P13 and P14).
+Up to this length, torch's bf16 kernel is slower than its float32 kernel because of its gradient:
+1.5 to 8 times for heads of 32 and 64, attention forward and backward (benchmarks, P13 and P14).
 """
 
 MAX_HEAD_WIDTH = 256
@@ -87,11 +87,11 @@ def packed_states(model: PreTrainedModel, tokens: PackedTokens) -> Tensor:
 
 @contextmanager
 def _compiled_layers(model: PreTrainedModel) -> Iterator[None]:
-    """Within this block the model's layers are compiled.
+    """Compile the model's layers within this block.
 
-    Its embeddings are not, but those of ModernBERT: compiled, the gradient of a table adds one row
-    after the other where torch computes deterministically, which takes longer than all layers for a
-    table of few rows. The module is changed for the block, so that one thread may use it.
+    Embeddings are not compiled, except ModernBERT's. In deterministic mode, the compiled gradient
+    of an embedding table adds one row after the other, which for a table of few rows takes longer
+    than all layers. The module is changed within the block, so only one thread may use it.
     """
     layers = model.get_submodule(_LAYERS.get(model.config.model_type, "encoder"))
     if "forward" in vars(layers):
@@ -109,7 +109,7 @@ def _compiled_layers(model: PreTrainedModel) -> Iterator[None]:
 
 @functools.cache
 def _compiled_forward() -> Callable[..., Any]:
-    # One graph: a part that cannot be compiled is an error, and not a slow step.
+    # One graph: a part that cannot be compiled raises an error instead of making steps slow.
     return torch.compile(_forward, backend=BACKEND, dynamic=False, fullgraph=True)
 
 
@@ -118,15 +118,15 @@ def _forward(layers: nn.Module, *arguments: Any, **options: Any) -> Any:
 
 
 def _shapes_only(tokens: StaticTokens) -> StaticTokens:
-    """Return the tokens without what differs from one micro-batch to another in shape.
+    """Return the tokens without fields whose shape differs between micro-batches.
 
-    The number of sequences alone is dynamic, from two on: only attention reads it.
+    Only the number of sequences is dynamic (from two on); only attention reads it.
     """
     nothing = tokens.label_K[:0]
     fixed = replace(tokens, num_rows=0, label_index_K=nothing, label_K=nothing)
     torch._dynamo.maybe_mark_dynamic(fixed.indptr_S1, 0)
     if not fixed.token_T.is_cuda:
-        # Cached here, since their lock cannot be compiled. FlashAttention needs neither.
+        # Cache them here, since their lock cannot be compiled. FlashAttention needs neither.
         _ = fixed._index_T
         torch._dynamo.maybe_mark_dynamic(fixed.mask_SL, 0)
     return fixed
@@ -174,16 +174,16 @@ def packed_attention(
     packing: PackedTokens | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Return what an attention of transformers returns, within each packed sequence.
+    """Attend within each packed sequence; an attention function as transformers calls it.
 
     Without ``packing`` it is transformers' SDPA attention of padded sequences.
     """
     if packing is None:
         return _padded_attention(module, [query, key, value], attention_mask, **options), None
-    # Not ``part[0]``, whose gradient is copied into zeros, once a layer and part.
+    # ``part[0]`` would copy its gradient into zeros, once per layer and part.
     heads_THD = [part.squeeze(0).transpose(0, 1) for part in (query, key, value)]
     sliding_window = options.pop("sliding_window", None)
-    # transformers counts the token itself.
+    # The window of transformers counts the token itself.
     window = None if sliding_window is None else sliding_window - 1
     if query.is_cuda and reads_without_padding(query):
         scaling = options.get("scaling")
@@ -271,7 +271,7 @@ def _inputs(model: PreTrainedModel, tokens: PackedTokens) -> dict[str, Any]:
         inputs["inputs_embeds"] = _esm_embeddings(model, tokens, position_1T)
         del inputs["input_ids"]
     if config.model_type == "modernbert":
-        # Given masks keep it from making one of T x T for its layers with local attention.
+        # Without given masks, ModernBERT would make a T x T mask for its local attention.
         inputs["attention_mask"] = dict.fromkeys(("full_attention", "sliding_attention"))
     return inputs
 

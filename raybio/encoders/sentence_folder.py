@@ -16,7 +16,7 @@ from raybio.encoders.config import Pooling
 from raybio.encoders.sources import fetch_file
 
 WORD_WEIGHTS = "WordWeights"
-"""Module that weights tokens; exports of protein encoders leave the special ones out by it."""
+"""Module that weights tokens; exports of protein encoders use it to exclude special tokens."""
 
 _POOLING_BY_FLAG = {
     "pooling_mode_cls_token": "cls",
@@ -138,8 +138,8 @@ def write_sentence_files(
         pooling: of the encoder.
         max_tokens: of an input, special ones included.
         is_normalized: whether embeddings are scaled to length 1.
-        weight_by_token: weights of a mean over tokens, of all token ids in order; None: all real
-            tokens weigh the same.
+        weight_by_token: weight of each token id in the mean over tokens; None: all real tokens
+            weigh the same.
     """
     kinds = ["Transformer"]
     if weight_by_token is not None:

@@ -51,7 +51,7 @@ GATED = (
     "its repository is gated. Accept its terms on its page of the hub, then set the environment "
     "variable HF_TOKEN to an access token of that account, or log in with `hf auth login`"
 )
-"""Why a hub id cannot be read whose files are only for users who have accepted its terms."""
+"""Reason why a gated hub id cannot be read: its files need an account that accepted its terms."""
 
 
 class LocatedSource(NamedTuple):
@@ -200,7 +200,8 @@ def require_file(source: str, name: str, revision: str) -> Path:
     """Return the local path of a file of a folder or a hub id.
 
     Raises:
-        ConfigError: if there is none, or the source cannot be found or reached; it says what to do.
+        ConfigError: if the file or the source cannot be found, or the source cannot be reached; it
+            says what to do.
     """
     path = fetch_file(source, name, revision)
     if path is None:
@@ -209,12 +210,13 @@ def require_file(source: str, name: str, revision: str) -> Path:
 
 
 def find_weights(source: str, revision: str) -> WeightsFile:
-    """Return where the weights of a source are; nothing large is fetched.
+    """Return where the weights of a source are, without fetching large files.
 
     The weights of a folder with ``export_files.json`` are compared with it.
 
     Raises:
-        ConfigError: if it has none, or they are damaged, or the source cannot be found or reached.
+        ConfigError: if the weights are missing or damaged, or the source cannot be found or
+            reached.
     """
     at = find_source(source, revision)
     if at.commit is None:
@@ -227,7 +229,7 @@ def find_weights(source: str, revision: str) -> WeightsFile:
             if _has_file(source, path, revision):
                 return WeightsFile(path, is_pickle=name.startswith(PICKLE))
         except _UnreachableError as error:
-            # Another kind may be cached.
+            # Weights of another kind may be cached.
             unreachable = str(error)
     if unreachable:
         raise unloadable(source, f"the hub could not be reached ({unreachable})")
@@ -236,7 +238,7 @@ def find_weights(source: str, revision: str) -> WeightsFile:
 
 
 def _transformer_folder(source: str, revision: str) -> str:
-    """Return the folder with the weights: that of the first module of sentence-transformers."""
+    """Return the folder with the weights; for sentence-transformers, that of the first module."""
     path = fetch_file(source, MODULES, revision)
     if path is None:
         return ""

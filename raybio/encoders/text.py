@@ -93,11 +93,11 @@ class TextEncoder(Encoder):
                 parameter.requires_grad_(False)
 
     def why_padded(self) -> str:
-        """Return why it reads padded tokens only; empty if it reads packed ones, too."""
+        """Return why the encoder reads padded tokens only; empty if it reads packed ones, too."""
         return why_padded(self.model)
 
     def why_eager(self) -> str:
-        """Return why it is not compiled; empty if it can be."""
+        """Return why the encoder cannot be compiled; empty if it can."""
         return why_padded(self.model)
 
     def forward(self, tokens: Tokens) -> Encoded:
@@ -142,9 +142,9 @@ class TextEncoder(Encoder):
     def add_mask_head(self, config: TextEncoderConfig, *, seed: int) -> None:
         """Add a head of masked language modeling, tied to the word embeddings.
 
-        Its weights are the source's, a language model or an export with its head. They are drawn
-        from ``seed`` where the source has no head, or where ``num_layers_kept`` removes layers
-        below it.
+        Its weights come from the source, if that is a language model or an export with its head.
+        They are drawn from ``seed`` if the source has no head, or if ``num_layers_kept`` removes
+        layers below it.
 
         Raises:
             ConfigError: if the tokenizer has no mask token, or the model cannot have such a head.
@@ -195,7 +195,7 @@ class TextEncoder(Encoder):
 
 
 def check_text_encoder(config: TextEncoderConfig) -> None:
-    """Refuse a checkpoint that does not exist or does not fit; of its weights, read the headers.
+    """Check that a checkpoint exists and fits; only the headers of its weights are read.
 
     Raises:
         ConfigError: if it cannot be found or reached, is no text encoder, has fewer layers than
@@ -335,7 +335,7 @@ class TextReader(NamedTuple):
 
 
 def text_reader(config: TextEncoderConfig, *, count_by_word: Mapping[str, int]) -> TextReader:
-    """Return how the encoder of ``config`` reads texts, without loading weights.
+    """Return the settings by which the encoder of ``config`` reads texts; load no weights.
 
     Raises:
         ConfigError: if the source cannot be found or reached, or is no usable text encoder.

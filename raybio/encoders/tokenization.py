@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 TEXTS_AT_ONCE = 4096
 
 BYTES_PER_TOKEN = 4
-"""Roughly: what a text of more bytes for each token that is read has beyond that is not read."""
+"""Approximate number of bytes of text per token."""
 
 # A fork of a process that has tokenized in parallel would warn, and then set exactly this.
 os.register_at_fork(after_in_child=lambda: os.environ.setdefault("TOKENIZERS_PARALLELISM", "false"))
@@ -150,7 +150,7 @@ def _encode(
     dtype = np.uint16 if vocabulary_size <= 1 << 16 else np.int32
     tokens = [np.empty(0, dtype)]
     lengths: list[int] = []
-    # In parts: an encoding takes a hundred times the memory of its ids.
+    # Tokenize in parts, since an encoding takes a hundred times the memory of its ids.
     for start in range(0, len(texts), TEXTS_AT_ONCE):
         part = list(texts[start : start + TEXTS_AT_ONCE])
         encodings = backend.encode_batch_fast(part)
@@ -221,7 +221,7 @@ def word_pieces(
         ConfigError: for such a word, if the tokenizer has no unknown word.
     """
     backend = _plain_tokenizer(_canonical_json(tokenizer.backend_tokenizer))
-    # With a blank before it: tokenizers of bytes mark the beginning of a word by it.
+    # Byte-level tokenizers mark the beginning of a word by the blank before it.
     encodings = backend.encode_batch([f" {word}" for word in words], add_special_tokens=False)
     ids = []
     for word, encoding in zip(words, encodings, strict=True):
@@ -240,7 +240,7 @@ def special_ids_around(
     tokenizer: "PreTrainedTokenizerFast",
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the special tokens that a tokenizer puts before a text and after it."""
-    # The tokenizer itself pads and cuts as in its last call.
+    # Use a plain copy: the tokenizer itself still pads and cuts as in its last call.
     backend = _plain_tokenizer(_canonical_json(tokenizer.backend_tokenizer))
     whole = backend.encode("a").ids
     word = backend.encode("a", add_special_tokens=False).ids

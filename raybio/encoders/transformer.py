@@ -87,8 +87,8 @@ def _warn_of_other_pooling(setting: str, source: str, stated: str) -> None:
 def last_hidden_states(model: PreTrainedModel, tokens: PaddedTokens, max_tokens: int) -> Tensor:
     """Return the model's last states (R, L, D); zeros beyond ``max_tokens``.
 
-    The model may have no positions there. Padding to a multiple of 8 may be longer; the caller
-    checks that no sequence is.
+    Padding to a multiple of 8 may exceed ``max_tokens``, where the model may have no positions.
+    The caller checks that no sequence is longer.
     """
     length = tokens.token_RL.shape[1]
     token_RL = tokens.token_RL[:, :max_tokens]

@@ -21,7 +21,7 @@ Shape = tuple[int, ...]
 def weight_shapes(source: str, revision: str) -> dict[str, Shape]:
     """Return name -> shape of the weights of a source.
 
-    Pickled weights are fetched and converted. Of weights of the hub as safetensors, the headers are
+    Pickled weights are fetched and converted. Of safetensors on the hub, only the headers are
     fetched.
 
     Raises:

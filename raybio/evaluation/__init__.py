@@ -1,1 +1,1 @@
-"""Evaluation of models, and reports of it: scores, unit scores, plots."""
+"""Evaluation of models and its reports: scores, unit scores, plots."""

@@ -13,8 +13,8 @@ class CurvePoint(NamedTuple):
     """A score at one step, over the runs of a label that were evaluated there.
 
     Attributes:
-        label: of the runs.
-        step: the training step, or what the curve runs over.
+        label: label of the runs.
+        step: training step, or another x value of the curve.
         num_runs: runs with a value at this step.
         mean: over these runs.
         deviation: sample standard deviation; 0 for one run.
@@ -32,7 +32,7 @@ def means_over_steps(curves_by_label: Mapping[str, Sequence[Curve]]) -> list[Cur
 
     Args:
         curves_by_label: label (a model, a mask ratio) -> a curve for each seed or sentence set. At
-            each step, the runs that have it are averaged.
+            each step, the runs with a value there are averaged.
     """
     points = []
     for label, curves in curves_by_label.items():

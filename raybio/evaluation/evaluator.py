@@ -28,7 +28,7 @@ from raybio.evaluation.unit_scores import MAX_UNITS
 _log = logging.getLogger(__name__)
 
 _UNITS = "units"
-"""Name of the numbers of units among packed arrays; no measure is called so."""
+"""Key of the unit numbers among packed arrays; no measure has this name."""
 
 TRAINING_SETTINGS = frozenset({"objective", "optim", "schedule", "on_nonfinite"})
 """Sections of a configuration that, in most methods, only training reads."""
@@ -38,16 +38,16 @@ TRAINING_SETTINGS = frozenset({"objective", "optim", "schedule", "on_nonfinite"}
 class ModelScores:
     """Scores of one model over all splits.
 
-    It holds no embeddings: those of one model are freed before the next model is scored.
+    It holds no embeddings, so that they are freed before the next model is scored.
 
     Attributes:
         scores: split -> measure -> score with its interval.
-        chance: the same measures for the same queries, by chance.
+        chance: chance level of the same measures for the same queries.
         spread: of the model's embeddings; empty where no embedding is trained.
         unit_scores: by split.
         draw_map: draws a map of the model's embeddings. It is called on the first worker alone,
             after all collective operations, when the other workers have nothing left to do.
-        details: what the method reports of each model; plain JSON.
+        details: the method's own results for each model; plain JSON.
     """
 
     scores: SplitScores
@@ -65,9 +65,9 @@ class Evaluator(ABC):
     ``rivals`` where simpler methods solve its task.
 
     Attributes:
-        training_settings: sections of the configuration that neither the initial encoder nor the
-            scores of untrained models depend on: runs that differ only there share these scores.
-            A method whose untrained models depend on one of them takes it out.
+        training_settings: sections of the configuration that do not affect the initial encoder or
+            the scores of untrained models; runs that differ only there share these scores. A
+            method removes a section that its untrained models depend on.
     """
 
     training_settings: ClassVar[frozenset[str]] = TRAINING_SETTINGS
@@ -89,13 +89,13 @@ class Evaluator(ABC):
         Args:
             model: the initial or the trained encoder, on the device that does the work.
             collective: workers that share the work.
-            stage: which of the two it is.
+            stage: whether it is the initial or the trained encoder.
         """
 
     def rivals(self, device: Any, collective: Collective) -> Iterator[tuple[Stage, ModelScores]]:
-        """Score what needs no training of an encoder, by the names of its rows in tables.
+        """Yield (row name in tables, scores) of models that need no training of an encoder.
 
-        With unit scores on the units of the trained model, tables show the paired difference.
+        If their unit scores are on the units of the trained model, tables show paired differences.
 
         Args:
             device: device that does the work.
@@ -104,21 +104,21 @@ class Evaluator(ABC):
         yield from ()
 
     def sizes(self) -> Mapping[str, str]:
-        """Return what the scores of a split are means over, such as ``14 links of 25 nodes``.
+        """Return split -> what its scores are averaged over, such as ``14 links of 25 nodes``.
 
-        Splits that it does not name are shown with their number of units.
+        Splits that are missing here are shown with their number of units.
         """
         return {}
 
     def details(self) -> Mapping[str, Any]:
-        """Return what the method reports of the evaluation as a whole; plain JSON."""
+        """Return the method's own results for the whole evaluation; plain JSON."""
         return {}
 
     def remarks(self) -> Sequence[str]:
-        """Return what the evaluation leaves out, such as rows that are not sampled.
+        """Return remarks on what the evaluation skips, such as rows that are not sampled.
 
-        Also the sample on which the step of the weights was chosen (``chosen_on``), if it is one.
-        Tables show each below, with a full stop.
+        If the step of the weights was chosen on a sample, a remark says so (``chosen_on``).
+        Tables show each remark below them, with a full stop.
         """
         return ()
 
@@ -128,7 +128,7 @@ class Evaluator(ABC):
         """Score the rivals and the initial encoder, in the order of the report.
 
         Scores depend neither on the weights of ``model`` nor on each other: a run may read them
-        from another one.
+        from another run.
 
         Args:
             model: the trained encoder, for its device and its width.
@@ -149,7 +149,7 @@ class Evaluator(ABC):
         Args:
             model: the trained encoder.
             collective: workers that share the work.
-            shared: scores of untrained models that other runs have computed, and that they read.
+            shared: scores of untrained models, which runs read from each other.
         """
         if shared is None:
             scores_by_stage = dict(self.untrained(model, collective))
@@ -170,7 +170,7 @@ class Evaluator(ABC):
                 spread[stage] = model_scores.spread
             for name, detail in model_scores.details.items():
                 details_by_name.setdefault(name, {})[stage] = detail
-        # Of more units than that a sample is kept, whose number says nothing.
+        # Of more units, only a sample is kept, whose size says nothing.
         sizes = {
             split: f"{len(units.unit_U):,} units"
             for split, units in trained.unit_scores.items()
@@ -217,7 +217,7 @@ class Evaluator(ABC):
 
 
 def _to_text(scores_by_stage: Mapping[Stage, ModelScores]) -> str:
-    """Return as JSON what a report has of untrained models: no map."""
+    """Return the scores of untrained models as JSON, without their maps."""
     content = {}
     for stage, model_scores in scores_by_stage.items():
         content[stage] = {
@@ -242,7 +242,7 @@ def _from_json(parts: Mapping[str, Any]) -> ModelScores:
 
 
 def _packed(arrays: Mapping[str, NDArray[Any]]) -> str:
-    """Return arrays as text; numbers that are not whole have float32, as a run keeps them."""
+    """Return arrays as text; floats are stored in float32, as in the files of a run."""
     content = io.BytesIO()
     kept: dict[str, Any] = {
         name: values if np.issubdtype(values.dtype, np.integer) else values.astype(np.float32)
@@ -267,7 +267,7 @@ def bootstrap_seed(run_seed: int) -> int:
 
 
 RIVAL_SEED = bootstrap_seed(0)
-"""Of rivals, which have the same resamples in all runs over a store, whatever the run's seed."""
+"""Seed for rivals: all runs over a store have the same resamples, whatever the run's seed."""
 
 
 def chosen_on(num_units: int, num_all: int, noun: str, setting: str) -> str:
@@ -275,8 +275,8 @@ def chosen_on(num_units: int, num_all: int, noun: str, setting: str) -> str:
 
     Args:
         num_units: units of each evaluation during training.
-        num_all: units of which they are a sample.
-        noun: what they are, such as "validation articles".
+        num_all: number of units that they were sampled from.
+        noun: what the units are, such as "validation articles".
         setting: path of the setting that decides their number.
     """
     return f"the step of the weights was chosen on {num_units:,} of {num_all:,} {noun} ({setting})"

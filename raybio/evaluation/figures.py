@@ -63,7 +63,7 @@ def line_style(number: int) -> dict[str, Any]:
 
 
 def num_lines(texts: Sequence[str]) -> int:
-    """Return the lines of texts in a legend."""
+    """Return the number of lines that texts take in a legend."""
     return sum(text.count("\n") + 1 for text in texts)
 
 
@@ -84,7 +84,7 @@ def labeled_scatter(
         group_S: index of each point's group in ``labels``; any other number is the background.
         labels: name of each group.
         background_label: name of the points of no group; None: there are none.
-        size: of a point, as matplotlib counts it.
+        size: size of a point, in matplotlib's units.
     """
     if background_label is not None:
         is_background_S = (group_S < 0) | (group_S >= len(labels))

@@ -35,14 +35,14 @@ def bm25_scores(
     idf = log(1 + (C - C_word + 1/2) / (C_word + 1/2)). Unlike the original idf, it is never
     negative.
     """
-    # Imported here: it takes a second.
+    # Imported here, since it takes a second.
     from sklearn.feature_extraction.text import CountVectorizer
 
     query_QV, count_CV = _vectors(CountVectorizer(), queries, documents)
     length_C = np.asarray(count_CV.sum(axis=1)).ravel()
     num_with_V = np.bincount(count_CV.indices, minlength=count_CV.shape[1])
     idf_V = np.log1p((len(documents) - num_with_V + 0.5) / (num_with_V + 0.5))
-    mean_length = length_C.mean() or 1.0  # without any word nothing is divided
+    mean_length = length_C.mean() or 1.0  # no document has a word: avoid 0 / 0
     damping_C = k1 * (1 - b + b * length_C / mean_length)
     count_E = count_CV.data
     row_E = np.repeat(np.arange(len(documents)), np.diff(count_CV.indptr))
@@ -69,11 +69,11 @@ def character_scores(queries: Sequence[str], documents: Sequence[str]) -> Scores
 
 
 def with_random_ties(scores: Scores, *, decimals: int = _DECIMALS) -> Scores:
-    """Return scores whose order is the same, with equal scores in random order.
+    """Return scores in the same order, but with ties broken at random.
 
-    Most documents share no word with a query: in the order of documents, the first ones would be
-    found by being first. The order depends on the numbers of query and document alone. Scores that
-    agree to this number of decimals tie.
+    Most documents share no word with a query. If ties kept the order of documents, the first ones
+    would be found only for being first. The random order depends only on the indices of query and
+    document. Scores that agree to ``decimals`` decimals tie.
     """
     key = derive_seed(0, "order of ties")
     start_Q = hash_uniform(key, np.arange(scores.num_queries), 0)
@@ -97,7 +97,7 @@ BASELINES: Mapping[str, TextScorer] = {
     "TF-IDF": _with_random_ties(tfidf_scores),
     "BM25": _with_random_ties(bm25_scores),
 }
-"""Equal scores are in random order."""
+"""Name of a baseline -> its scorer, which breaks ties at random."""
 
 
 def _vectors(
@@ -106,7 +106,7 @@ def _vectors(
     """Return vectors (Q, V) and (C, V) by a vectorizer that is fitted to the documents."""
     analyze = vectorizer.build_analyzer()
     if not any(analyze(document) for document in documents):
-        # The vectorizer refuses these, although they have vectors: of no entry.
+        # The vectorizer refuses documents without any word. Their vectors have width 0.
         return sparse.csr_matrix((len(queries), 0)), sparse.csr_matrix((len(documents), 0))
     document_CV = vectorizer.fit_transform(documents)
     query_QV = vectorizer.transform(queries)

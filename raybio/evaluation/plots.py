@@ -95,7 +95,7 @@ def plot_comparison(
 
 
 def _shortened(label: str) -> str:
-    """Return the end of a long label, such as the path of a model; it would leave no room."""
+    """Return the end of a long label, such as a model's path, which would leave no room."""
     return label if len(label) <= MAX_LABEL else f"…{label[1 - MAX_LABEL :]}"
 
 

@@ -26,7 +26,7 @@ class MapSample(NamedTuple):
     Attributes:
         row_S: the rows, ascending.
         sample_SD: their embeddings, float32.
-        seed: of t-SNE.
+        seed: seed of t-SNE.
     """
 
     row_S: np.ndarray
@@ -59,7 +59,7 @@ class MapSample(NamedTuple):
 def embedding_map(
     embedding_ND: np.ndarray, rng: np.random.Generator, *, max_rows: int = 2000
 ) -> Projection:
-    """Return the t-SNE map of a uniform sample of rows; arguments and errors of ``map_sample``."""
+    """Return the t-SNE map of a uniform sample of rows; see ``map_sample``."""
     return map_sample(embedding_ND, rng, max_rows=max_rows).lay_out()
 
 

@@ -1,7 +1,7 @@
 """Retrieval of documents for queries: measures of each query, chance, and a report of scorers.
 
 The measures are those of sentence-transformers' ``InformationRetrievalEvaluator``: relevance is yes
-or no, ranks are those among all documents, and means are over queries.
+or no, ranks are among all documents, and means are over queries.
 
 Shape letters: U queries, each with a relevant document, C documents, P (query, relevant document)
 pairs, K ranks.
@@ -23,7 +23,7 @@ from raybio.ops.retrieval import Retrieval, retrieve
 from raybio.ops.significance import mean_interval
 
 CUTOFFS = (1, 3, 5, 10, 100)
-"""Cut-offs of accuracy, precision and recall: sentence-transformers' and BEIR's 100."""
+"""Cut-offs of accuracy, precision and recall: sentence-transformers' defaults, and BEIR's 100."""
 
 NDCG_CUTOFF = 10
 MRR_CUTOFF = 10
@@ -51,7 +51,7 @@ RETRIEVAL = TableLayout(
 def query_measures(retrieval: Retrieval) -> dict[str, Floats]:
     """Return the measures (U,) of each query; their means are the scores.
 
-    With R relevant documents, of which those of 0-based ranks r are found:
+    With R relevant documents at 0-based ranks r:
 
     - nDCG@k = sum over r < k of 1 / log2(r + 2), over its largest possible value;
     - MRR@k = 1 / (1 + smallest r), 0 if that is k or more;
@@ -124,8 +124,8 @@ def retrieval_report(
 ) -> FinalReport:
     """Return the report of the first model, and rows of TF-IDF, BM25 and the other models.
 
-    Documents whose scores by a model are equal are ranked in their order, those of TF-IDF and BM25
-    at random: most documents share no word with a query.
+    Ties are ordered by document for models, and at random for TF-IDF and BM25, since most documents
+    share no word with a query.
 
     Args:
         models: at least one, by the name of its row.
@@ -165,7 +165,7 @@ def retrieval_report(
 
 
 def _scorers(models: Mapping[str, TextScorer]) -> Iterator[tuple[Stage, TextScorer]]:
-    """Yield all rows in the order of the report; the first model is the one that is trained."""
+    """Yield all rows in the order of the report; the first model is reported as the trained one."""
     yield from BASELINES.items()
     first, *others = models
     for name in others:

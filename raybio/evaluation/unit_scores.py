@@ -1,6 +1,6 @@
 """Scores of the units of a split: stored next to a run, and compared between runs in pairs.
 
-U units (nodes, texts, terms, queries, sentences) of one split.
+Shape letters: U units (nodes, texts, terms, queries, sentences) of one split.
 """
 
 import math
@@ -36,11 +36,12 @@ MAX_UNITS = 10_000
 _UNIT = "unit"
 
 MIN_DOMINATED_UNITS = 20
-"""Units of which one may be said to dominate a difference; of few, one often has half of the
-variance by chance: of 10 Gaussian differences in 13 % of samples, of 20 in 1 %."""
+"""Minimum number of units for a remark that one of them dominates a difference. Among few units,
+one often has half of the variance by chance: in 13 % of samples of 10 Gaussian differences, and in
+1 % of samples of 20."""
 
 _ROUNDING = 1e-12
-"""What rounding leaves of equal differences."""
+"""Differences that deviate by less than this are equal up to rounding."""
 
 
 class DominantUnit(NamedTuple):
@@ -62,10 +63,10 @@ class PairedDifference:
     Attributes:
         num_units: U.
         difference: the first group's mean minus the second's, with its 95 % bootstrap interval;
-            NaN for a single unit, since nothing is known of others.
+            NaN for a single unit, which says nothing about others.
         p: two-sided p-value; None: a single unit, or too few seeds to test.
-        dominant: of ``MIN_DOMINATED_UNITS`` units or more, the one that dominates the difference;
-            None: no unit does.
+        dominant: the unit that dominates the difference, if there are at least
+            ``MIN_DOMINATED_UNITS`` units; None: no unit does.
     """
 
     num_units: int
@@ -75,11 +76,11 @@ class PairedDifference:
 
 
 MIN_SEEDS = 3
-"""With fewer seeds on a side, nothing is known of what another seed would give."""
+"""With fewer seeds on a side, results say nothing about other seeds."""
 
 
 def sample_units(unit_U: np.ndarray, value_by_measure: Mapping[str, np.ndarray]) -> UnitScores:
-    """Return scores of at most ``MAX_UNITS`` units, whose values have the score as their mean.
+    """Return scores of at most ``MAX_UNITS`` units, for scores that are means of unit values.
 
     The draw depends on the number of units only: runs over one store keep the same units.
     """
@@ -116,8 +117,8 @@ def same_units(unit_scores: Sequence[UnitScores]) -> bool:
 def independent_draws(draw_R: Sequence[Hashable]) -> list[list[int]]:
     """Return the indices of the runs of each independent draw.
 
-    A sentence set moves all runs on it: of runs on several sets, the sets are the draws. Of runs on
-    one set, or each on its own, every run is a draw.
+    A sentence set affects all runs on it. If runs are on several sets, each set is a draw. If all
+    runs are on one set, or each is on its own, every run is a draw.
 
     Args:
         draw_R: what each run shares with others, such as its sentence set.
@@ -148,9 +149,9 @@ def paired_difference(
         first: one run, or repetitions of one.
         second: likewise.
         measure: the measure.
-        shown: the difference in tables, of all units. Where a sample of the units is kept, the
-            sample's difference is moved to it, with interval and p-value. None: it stays.
-        draws: what runs of each side share, as of ``independent_draws``; empty: nothing.
+        shown: the difference over all units, as in tables. If only a sample of the units is kept,
+            the sample's difference is shifted to it, with interval and p-value. None: no shift.
+        draws: what the runs of each side share (see ``independent_draws``); empty: nothing.
 
     Raises:
         ValueError: if the runs were not evaluated on the same units.
@@ -173,24 +174,24 @@ def untrained_difference(
 ) -> PairedDifference:
     """Compare runs with a model that needs no training, on the same units.
 
-    The untrained model is that of each run, such as a ranking that is the same in all of them, or
-    an initial encoder that depends on the seed: the differences are run by run. With ``MIN_SEEDS``
-    independent draws, interval and p-value are over seeds of the runs and units. With fewer, the
-    interval is over units only, and there is no p-value.
+    Each run has its own untrained model, such as a ranking that is the same in all runs, or an
+    initial encoder that depends on the seed. Differences are taken run by run. With ``MIN_SEEDS``
+    independent draws, interval and p-value are over seeds and units. With fewer, the interval is
+    over units only, and there is no p-value.
 
     Args:
         trained: scores of each run.
         untrained: scores of the untrained model in the same runs.
         measure: the measure.
-        shown: as of ``paired_difference``.
-        draw_R: what runs share, as of ``independent_draws``; empty: nothing.
+        shown: see ``paired_difference``.
+        draw_R: what runs share (see ``independent_draws``); empty: nothing.
 
     Raises:
         ValueError: if they were not evaluated on the same units.
     """
     if not same_units([*trained, *untrained]):
         raise ValueError("models that were evaluated on different units cannot be compared")
-    # Rounded alike, since those of untrained models are stored in float32: equal ones differ by 0.
+    # Round both sides: untrained scores are stored in float32, and equal ones must differ by 0.
     own = [_rounded(scores.counts(measure)) for scores in trained]
     minus = [_rounded(scores.counts(measure)) for scores in untrained]
     group = RunGroup(own, minus, independent_draws(draw_R) if draw_R else None)
@@ -209,7 +210,7 @@ def _difference(
     shift = 0.0 if shown is None or num_units < MAX_UNITS else shown - value
     without_U = without_each_unit(groups)
     if shift and not _varies(groups, without_U):
-        # A sample of units that does not vary in what tables show.
+        # The whole split differs from its sample, and the sample does not vary: no interval.
         return PairedDifference(num_units, Interval(value + shift, math.nan, math.nan), None)
     dominant = _dominant(unit_U, without_U + shift)
     if not _has_seeds(num_units, *(group.num_draws for group in groups)):
@@ -285,7 +286,7 @@ def interval_over_runs(
 
 
 def _has_seeds(num_units: int, *num_runs: int) -> bool:
-    """Return whether an interval is over seeds too; of a single unit, nothing is known of others.
+    """Return whether an interval covers seeds too; a single unit says nothing about others.
 
     Args:
         num_units: units that were evaluated.
@@ -297,10 +298,10 @@ def _has_seeds(num_units: int, *num_runs: int) -> bool:
 def stored_unit_scores(
     by_stage: Mapping[Stage, ScoresBySplit], layout: TableLayout
 ) -> dict[Stage, ScoresBySplit]:
-    """Return what a run keeps: all scores of the trained model, and less of the other stages.
+    """Return the unit scores that a run keeps: all of the trained model, fewer of other stages.
 
-    Of the others these are the measures of tables, on the splits that runs are compared on, in
-    float32, if they are of the trained model's units: else they could not be compared in pairs.
+    Of other stages, it keeps the measures of tables on the splits where runs are compared, in
+    float32. It keeps them only for the trained model's units, since others cannot be paired.
     """
     trained = by_stage.get(TRAINED, {})
     stored: dict[Stage, ScoresBySplit] = {}
@@ -326,9 +327,9 @@ def stored_unit_scores(
 def write_unit_scores(path: Path, by_stage: Mapping[Stage, ScoresBySplit]) -> None:
     """Write unit scores atomically; write no file if there are none.
 
-    Other stages have the units of the trained model, which are written once. Arrays are named
-    ``split/measure`` of the trained model, and ``stage/split/measure`` of others, as
-    ``UnitScores.arrays`` names measures.
+    All stages have the units of the trained model, which are written once. Arrays are named
+    ``split/measure`` for the trained model, and ``stage/split/measure`` for other stages, with the
+    measures of ``UnitScores.arrays``.
     """
     if not any(by_stage.values()):
         return

@@ -71,8 +71,8 @@ def fold_space(
 ) -> SearchSpace:
     """Return the sweep that trains each model on each fold of a store, with each seed.
 
-    It keeps the step that is best on the fold's validation sentences. Epochs of the schedule are
-    those of each model, whose batches differ.
+    Each training keeps the step that is best on the fold's validation sentences. Epochs of the
+    schedule are counted for each model, since their batches differ.
 
     Raises:
         ConfigError: if the schedule has no evaluations to choose a step by, or chooses it by
@@ -268,9 +268,9 @@ def _key(swept: "SweepResult", trial: TrialRecord) -> ModelOfFold:
 
 
 def _unfinished_rows(swept: "SweepResult", evaluations: Sequence[FoldEvaluation]) -> dict[str, str]:
-    """Return row -> why a training of it is not finished, the first such fold's.
+    """Return row -> why its training is not finished on the first fold where this is so.
 
-    A last training has the epochs of the one before it, and is as finished as that one.
+    A last training has the epochs of the training before it: both are finished or neither is.
     """
     reason_by_export = {}
     for trial in swept.trials:
@@ -333,7 +333,7 @@ def _chance_by_fold(sentences: WordStore, *, spert_overlaps: bool) -> ScoresByFo
 def _scores_by_row(
     untrained: Sequence[UntrainedEvaluation], evaluations: Sequence[FoldEvaluation]
 ) -> tuple[dict[str, ScoresByFold], int]:
-    """Return row -> scores, means over seeds, and the most seeds of a row and fold.
+    """Return row -> scores (means over seeds), and the largest number of seeds of a row and fold.
 
     Rows without training come first.
     """
@@ -388,7 +388,7 @@ def _run_last_trainings(
         last = last_trainings(swept, evaluations, sentences)
 
         def train() -> None:
-            # A function of its own: no handle of the relay outlives Ray.
+            # A separate function, so that no handle of the relay outlives Ray.
             relay = start_relay(swept.folder.path / "last", swept.folder.path)
             trainings = [
                 replace(each, lease=spool.key, relay=relay, start=each.folder.begin_start())

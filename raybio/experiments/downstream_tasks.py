@@ -31,7 +31,7 @@ MAX_SHOWN = 8
 
 
 MIN_STEPS_BETWEEN_EVALUATIONS = 10
-"""Fewest steps between two evaluations of a task of one's own, if epochs are shorter."""
+"""Fewest steps between two evaluations of a user's own task, if epochs are shorter."""
 
 MIN_EVALUATIONS = 4
 """Evaluations that even the shortest training has, unless it has fewer epochs."""
@@ -71,7 +71,7 @@ def kept_task(name: str, data: Path) -> TaskStore:
     """Return the store of these files, which the first call prepares.
 
     Raises:
-        DataError: if the files are damaged, or none of the task.
+        DataError: if the files are damaged, or not files of the task.
         StoreError: if the store cannot be written.
     """
     files, examples = read_task_files(name, data)
@@ -141,17 +141,17 @@ def _first_few(names: Sequence[str]) -> str:
 
 
 def published_settings(store: TaskStore, given: TrainingConfig | None) -> dict[str, object]:
-    """Return the paper's settings for a task, those of its recipe ``paper_TASK``.
+    """Return the paper's settings for a task, as in its recipe ``paper_TASK``.
 
-    A task of one's own has those of a published task of its kind. Where an epoch has only a few
-    steps, it is evaluated every few epochs.
+    A user's own task has the settings of a published task of its kind. If an epoch has only a few
+    steps, the task is evaluated every few epochs.
 
-    Proteins are read to the end of the longest one, as TAPE's code does.
+    Proteins are read to the end of the longest one, as in TAPE's code.
 
     Args:
         store: the task.
-        given: the configuration that all settings give, whose batch decides the steps of an
-            epoch; None: the paper's batch.
+        given: the configuration that results from all settings; its batch decides the steps of an
+            epoch. None: the paper's batch.
     """
     task = TASKS[store.task]
     name = task.recipe or f"paper_{store.task}"

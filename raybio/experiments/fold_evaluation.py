@@ -124,7 +124,7 @@ class FoldEvaluation:
         return FoldScores(scores, chosen.settings._asdict(), fixed_scores)
 
     def _seen_here(self, export: Path) -> Path:
-        """Return an export as the machine of the task sees it."""
+        """Return the path of an export on the task's machine."""
         if self.bucket is None:
             return export
         return fetch_folder(self.bucket / export.relative_to(self.sweep.path).as_posix())

@@ -1,8 +1,8 @@
 """The last training of a cross-validation: on the validation sentences as well.
 
-Validation sentences have chosen everything by then. Each model of each fold is trained from its
-beginning, for the epochs that were best without those sentences, and keeps its last weights
-(Theodoropoulos et al. 2021). An epoch has more steps with them.
+By then, validation sentences have chosen all settings. Each model of each fold is trained again
+from the beginning, for the number of epochs that was best without these sentences, and keeps its
+last weights (Theodoropoulos et al. 2021). With these sentences, an epoch has more steps.
 """
 
 from collections.abc import Mapping

@@ -165,7 +165,7 @@ def run_experiments(options: RunOptions, experiments: Experiments) -> None:
 
 
 def _digest(experiments: Experiments, config_by_kind: Mapping[str, Config]) -> str:
-    """Return four digits of all experiments.
+    """Return a four-digit hash of all experiments.
 
     The resolved name of the run covers the settings of the first graph only.
     """
@@ -179,7 +179,7 @@ def _resolve_kinds(
 ) -> tuple[dict[str, Config], RunSpec]:
     """Return the configuration of each kind of graph, and the run of the first one.
 
-    Over a store, the paper's settings for the graph lie below the given ones. Only the last
+    With a store, the given settings override the paper's settings for the graph. Only the last
     weights are evaluated: choosing a step by the evaluated nodes would be biased.
     """
     config_by_kind: dict[str, Config] = {}

@@ -1,8 +1,8 @@
 """Rows of a cross-validation's table that need no training, for each fold; Ray tasks.
 
-Their scores depend on the store, the encoder and the settings of the evaluation. They lie next to
-the sweeps, and all cross-validations with the same of these read them. Each cross-validation keeps
-a copy, which its table is made of from then on.
+Their scores depend on the store, the encoder and the settings of the evaluation. They are kept next
+to the sweeps, where all cross-validations that share these three read them. Each cross-validation
+keeps its own copy, from which its table is made.
 """
 
 import json

@@ -1,11 +1,12 @@
 """Percentile bootstrap intervals in closed form, for very many units.
 
-A bootstrap draws the units of each stratum with replacement. The sum over drawn units of any value
-is a sum of independent draws, so its cumulants are known exactly: those of the units' empirical
-distribution, times their number, added over strata. Their Cornish-Fisher expansion (Cornish and
-Fisher 1938; Hall, "The Bootstrap and Edgeworth Expansion", 1992, section 2.5) gives the quantiles
-of the sum. A ratio of sums N / D is at most t where N - t D <= 0, which is such a sum again: t is
-the quantile of the ratio where 0 is the quantile of N - t D.
+A bootstrap draws the units of each stratum with replacement. The sum of a value over the drawn
+units is a sum of independent draws, so its cumulants are known exactly: for each stratum, the
+cumulants of the units' empirical distribution times the number of units, summed over strata. The
+Cornish-Fisher expansion (Cornish and Fisher 1938; Hall, "The Bootstrap and Edgeworth Expansion",
+1992, section 2.5) turns them into quantiles of the sum. A ratio of sums N / D is at most t exactly
+if N - t D <= 0, and N - t D is such a sum, too. So t is a quantile of the ratio if 0 is the same
+quantile of N - t D.
 
 Shape letters: Q units (queries, anchors), in order of their stratum, G strata.
 """
@@ -20,7 +21,7 @@ from raybio.core.arrays import Floats
 
 MAX_SKEWNESS = 0.5
 MAX_EXCESS_KURTOSIS = 0.5
-"""Beyond these, some units dominate the sum, and the expansion is not trusted."""
+"""Above these limits, a few units dominate the sum, and the expansion is not trusted."""
 
 _MAX_ITERATIONS = 50
 
@@ -29,7 +30,7 @@ _MAX_ITERATIONS = 50
 class _Cumulants:
     """Joint cumulants of the drawn sums V = N - r D and D, where r is the observed ratio.
 
-    ``v3`` is that of (V, V, V), ``vvd`` that of (V, V, D), and so on. The mean of V is 0.
+    ``v3`` is the joint cumulant of (V, V, V), ``vvd`` of (V, V, D), and so on. V has mean 0.
 
     Attributes:
         total: observed sum of the denominators, the mean of D.
@@ -59,8 +60,8 @@ def ratio_quantiles(
 ) -> tuple[float, float] | None:
     """Return two quantiles of the bootstrap distribution of a ratio of sums.
 
-    They lie at the normal scores -z and z; z = 1.96 gives a 95 % percentile interval. Scores that
-    count hits have whole counts as quantiles; the result lies between two of them.
+    They lie at the normal scores -z and z; z = 1.96 gives a 95 % percentile interval. If scores
+    count hits, the exact quantiles are whole counts; the result lies between two of them.
 
     Args:
         numerator_Q: numerators, in order of stratum.
@@ -74,7 +75,7 @@ def ratio_quantiles(
     """
     ratio = float(numerator_Q.sum() / denominator_Q.sum())
     cumulants = _cumulants(numerator_Q - ratio * denominator_Q, denominator_Q, start_G)
-    # What rounding leaves of equal values is no spread.
+    # Rounding errors of equal values do not count as spread.
     size = float(np.abs(numerator_Q).sum()) / math.sqrt(len(numerator_Q))
     if math.sqrt(cumulants.v2) <= 1e-12 * size:
         return ratio, ratio
@@ -122,7 +123,7 @@ def _cumulants(v_Q: Floats, d_Q: Floats, start_G: NDArray[np.integer]) -> _Cumul
 def _deviation(cumulants: _Cumulants, z: float) -> float:
     """Return the quantile at normal score z, minus the ratio: x with quantile(V - x D) = 0.
 
-    V - x D has the mean -x * total. Its fourth cumulant is taken at x = 0: what x changes there is
+    V - x D has the mean -x * total. Its fourth cumulant is evaluated at x = 0: the terms in x are
     of a smaller order than the expansion.
     """
     x = 0.0

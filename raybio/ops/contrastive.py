@@ -32,7 +32,7 @@ def info_nce(
 
     Args:
         anchor_ND: anchors.
-        candidate_MD: candidates; with several workers, those of all workers.
+        candidate_MD: candidates; with several workers, the candidates of all workers.
         positive_index_N: int64 index of each anchor's positive among the candidates.
         temperature: > 0; may be a learned scalar.
         ignore_NM: bool; True excludes a candidate from an anchor's sum. The positive is never
@@ -40,8 +40,8 @@ def info_nce(
         block_rows: anchors scored at once; None: chosen by the number of candidates.
 
     Raises:
-        ValueError: for a temperature that is not positive, or shapes or positives that do not fit
-            the candidates.
+        ValueError: if the temperature is not positive, or shapes or positive indices do not fit the
+            candidates.
     """
     num_anchors = len(anchor_ND)
     num_candidates = len(candidate_MD)
@@ -92,7 +92,7 @@ def check_temperature(temperature: float | Tensor) -> None:
 def values_on_host(tensor: Tensor) -> np.ndarray | None:
     """Return the values of a tensor on a CPU, for checks; None on another device.
 
-    Reading them there would make the host wait for the device.
+    Reading values from another device would make the host wait for it.
     """
     return tensor.detach().numpy() if tensor.device.type == "cpu" else None
 

@@ -74,14 +74,14 @@ def spread_metrics(embedding_ND: Tensor) -> dict[str, float]:
 def alignment(first_ND: Tensor, second_MD: Tensor, pair_P2: Tensor) -> float:
     """Return the mean squared distance of P pairs of embeddings on the unit sphere, from 0 to 4.
 
-    With ``uniformity`` it is the quality of embeddings by Wang & Isola, "Understanding contrastive
-    representation learning through alignment and uniformity on the hypersphere" (ICML 2020), Eq. 2
-    with alpha 2: positive pairs are near each other where it is low.
+    A low value means that positive pairs are near each other. Alignment and ``uniformity`` measure
+    the quality of embeddings (Wang & Isola, "Understanding contrastive representation learning
+    through alignment and uniformity on the hypersphere", ICML 2020, Eq. 2 with alpha = 2).
 
     Args:
         first_ND: embeddings of first items.
         second_MD: embeddings of second items; the same tensor for pairs within a corpus.
-        pair_P2: rows of the two.
+        pair_P2: row of the first and of the second item of each pair.
     """
     total = 0.0
     for pair_B2 in torch.split(pair_P2, PAIRS_AT_ONCE):
@@ -95,7 +95,8 @@ def alignment(first_ND: Tensor, second_MD: Tensor, pair_P2: Tensor) -> float:
 def uniformity(embedding_ND: Tensor, max_rows: int = MAX_ROWS) -> float:
     """Return ``log(mean(exp(-2 |u - v|^2)))`` over all pairs of rows on the unit sphere.
 
-    Wang & Isola (2020), Eq. 3 with t 2: rows cover the sphere where it is low, 0 is a collapse.
+    A low value means that rows cover the sphere; 0 means collapse (Wang & Isola, 2020, Eq. 3
+    with t = 2).
     """
     unit_KD = normalize(_evenly_spaced(embedding_ND, max_rows).detach().double())
     return float(torch.pdist(unit_KD).square().mul(-2).exp().mean().log())

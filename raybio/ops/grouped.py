@@ -1,7 +1,8 @@
 """Torch operations on ragged rows: reduce entries by group, and look up columns in lists.
 
-None makes the host wait for a GPU. Shape letters: C entries, E groups, D width; N rows and G
-columns of a mask.
+None of these functions makes the host wait for a GPU.
+
+Shape letters: C entries, E groups, D width; N rows and G columns of a mask.
 """
 
 import torch
@@ -51,12 +52,12 @@ def lists_contain(row_C: Tensor, key_C: Tensor, column_G: Tensor, num_rows: int)
     """
     num_columns = len(column_G)
     if num_columns == 0:
-        # A worker without rows.
+        # No columns, as on a worker without rows.
         return column_G.new_zeros(num_rows, 0, dtype=torch.bool)
     sorted_G = column_G.sort().values
     slot_C = torch.searchsorted(sorted_G, key_C.contiguous())
     is_column_C = sorted_G[slot_C.clamp(max=num_columns - 1)] == key_C
-    # Keys of no column are marked in one column more, so that the size of nothing depends on them.
+    # Keys of no column are marked in an extra column, so that no tensor's size depends on them.
     slot_C = torch.where(is_column_C, slot_C, num_columns)
     flat = torch.zeros(num_rows * (num_columns + 1), dtype=torch.bool, device=column_G.device)
     flat = flat.index_fill(0, row_C * (num_columns + 1) + slot_C, True)

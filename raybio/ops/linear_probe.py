@@ -48,8 +48,8 @@ def fit_linear(row_ND: Tensor, label_NR: Tensor, row_loss: RowLoss, *, l2: float
         l2: weight of the regularization, > 0: separable classes would have no optimum without it.
 
     Raises:
-        ValueError: without rows, for another number of labels, an ``l2`` that is not positive, or
-            rows that are not finite.
+        ValueError: if there are no rows, the numbers of rows and labels differ, ``l2`` is not
+            positive, or rows are not finite.
     """
     if not len(row_ND) or len(label_NR) != len(row_ND):
         raise ValueError(

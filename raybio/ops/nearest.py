@@ -91,7 +91,7 @@ def nearest(
         unproved = torch.nonzero(~is_proved_B)[:, 0]
         if len(unproved) and k + _SPARE < num_candidates:
             exact = exact or scorer(query_QD, "euclidean", torch.float64, candidate_CD)
-            # Fewer rows at once: these scores are twice as wide, and are sorted.
+            # Fewer rows at once, since these scores take twice the memory and are sorted.
             for row_B in torch.split(unproved, max(1, block_rows // 4)):
                 score_BC = exact.between(row_B + start).float()
                 sorted_BC = score_BC.sort(dim=1, descending=True, stable=True)
@@ -114,7 +114,7 @@ def nearest_others(
     *,
     metric: Distance = "euclidean",
 ) -> Nearest:
-    """Return the k nearest rows of each query without itself; all others if there are fewer.
+    """Return the k nearest rows of each query, excluding itself; all others if there are fewer.
 
     Args:
         query_QD: queries, which are rows of the blocks, on the device that does the work.
@@ -124,7 +124,7 @@ def nearest_others(
         metric: as for ``nearest``.
 
     Returns:
-        The rows, the nearest first, and equal ones in order of their rows.
+        Row indices, nearest first; ties are ordered by row index.
     """
     row_QK = torch.empty(len(query_QD), 0, dtype=torch.int64, device=query_QD.device)
     score_QK = torch.empty(len(query_QD), 0, device=query_QD.device)
@@ -138,7 +138,7 @@ def nearest_others(
         score_QK = score_QK.gather(1, order_QK)
         start += len(block_CD)
     is_self_QK = row_QK == row_Q.to(row_QK.device)[:, None]
-    # Among more than k copies of a row, the row itself may not be found: then the last one goes.
+    # Among more than k copies of a row, its own index may be missing: then drop the last one.
     is_self_QK[:, -1] |= ~is_self_QK.any(dim=1)
     shape = (len(query_QD), row_QK.shape[1] - 1)
     return Nearest(row_QK[~is_self_QK].reshape(shape), score_QK[~is_self_QK].reshape(shape))
@@ -201,7 +201,7 @@ def _check(query_QD: Tensor, candidate_CD: Tensor, k: int, metric: str) -> None:
         "embeddings of candidates": candidate_CD,
     }
     for name, vector_ND in embeddings.items():
-        # The sum of a NaN or Inf is not finite: one pass, where testing each entry takes four.
+        # A sum with a NaN or Inf is not finite. It takes one pass; testing each entry takes four.
         if not bool(torch.isfinite(vector_ND.sum())):
             check_finite(vector_ND, name)
 

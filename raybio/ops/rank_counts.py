@@ -13,7 +13,7 @@ from torch import Tensor
 _ENTRIES_AT_ONCE = 1 << 24
 
 _GPU_ENTRIES_AT_ONCE = 1 << 26
-"""On a GPU launches cost more than memory."""
+"""More than on a CPU, since kernel launches on a GPU cost more than memory."""
 
 
 class RankCounts(NamedTuple):
@@ -39,7 +39,7 @@ def count_ranks(
         score_BN: scores; -inf where there is no candidate.
         row_P: rows of the entries, ascending.
         column_P: columns of the entries.
-        sorted_BN: the same scores with each row sorted, which then are not sorted again.
+        sorted_BN: the same scores with each row sorted, to save sorting them again.
     """
     value_P = score_BN[row_P, column_P]
     used_U, owner_P, num_U = torch.unique_consecutive(
@@ -48,7 +48,7 @@ def count_ranks(
     if len(used_U) == 0:
         empty = torch.zeros(0, dtype=torch.int64, device=score_BN.device)
         return RankCounts(empty, empty, empty)
-    # Position of each link among those of its anchor.
+    # Position of each link among the links of its anchor.
     slot_P = torch.arange(len(row_P), device=row_P.device) - (num_U.cumsum(0) - num_U)[owner_P]
     above_P = torch.zeros_like(row_P)
     at_least_P = torch.zeros_like(row_P)
@@ -83,7 +83,7 @@ def count_ranks(
 
 
 def sort_rows_if_cheap(score_BN: Tensor) -> Tensor | None:
-    """Return ``sort_rows`` for counts at many thresholds of a block; None where they need none."""
+    """Return ``sort_rows(score_BN)`` if counts at many thresholds need sorted rows, else None."""
     return sort_rows(score_BN) if _sorts_scores(score_BN) else None
 
 
@@ -96,17 +96,17 @@ def sort_rows(score_BN: Tensor) -> Tensor:
 def count_at_least(
     score_BN: Tensor, threshold_U: Tensor, index_K: Tensor, sorted_BN: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Count the entries of a block, and those of each row, that are >= a threshold.
+    """Count the entries >= each threshold, in a whole block and in each of its rows.
 
     Args:
         score_BN: scores.
         threshold_U: ascending.
         index_K: thresholds, ascending, at which each row is counted.
-        sorted_BN: the same scores with each row sorted, which are overwritten.
+        sorted_BN: the same scores with each row sorted; they are overwritten.
 
     Returns:
-        Entries of the block at least as high as each threshold (U,), and of each row at least as
-        high as thresholds ``index_K`` (B, K); int64.
+        The number of entries of the block >= each threshold (U,), and of each row >= thresholds
+        ``index_K`` (B, K); int64.
     """
     if sorted_BN is not None:
         threshold_BK = threshold_U[index_K].expand(len(sorted_BN), -1).contiguous()
@@ -143,7 +143,7 @@ def _count_by_row(slot_RN: Tensor, num_slots: int) -> Tensor:
 
 
 def _at_least(num_by_slot: Tensor) -> Tensor:
-    """Return the entries in slot s or higher (..., S), for each slot but the first (..., S - 1)."""
+    """Return how many entries (..., S - 1) are in slot s or higher, for each s from 1 to S - 1."""
     return num_by_slot.flip(-1).cumsum(-1).flip(-1)[..., 1:]
 
 
@@ -153,7 +153,7 @@ def _sorts_scores(score: Tensor) -> bool:
 
 
 def _max_compared(score_BN: Tensor) -> int:
-    """Return up to how many links of an anchor comparing is faster than sorting or searching."""
+    """Return the largest number of links per anchor for which comparing is the fastest way."""
     return 2 if score_BN.device.type != "cpu" else min(3 + score_BN.shape[1] // 2000, 32)
 
 
@@ -177,7 +177,7 @@ def _count_by_row_buckets(score_UN: Tensor, value_UW: Tensor) -> tuple[Tensor, T
     rows = _rows_at_once(score_UN)
     counts = []
     for side in ("left", "right"):
-        # The number of values that a score is above ("left") or at least as high as ("right").
+        # Number of values below a score ("left"), or at most as high as it ("right").
         by_row = [
             _count_by_row(torch.searchsorted(ordered_RW, score_RN, side=side), num_slots)
             for ordered_RW, score_RN in zip(

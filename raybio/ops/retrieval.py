@@ -219,7 +219,7 @@ def vector_scores(query_QD: Tensor, candidate_CD: Tensor, metric: Metric) -> Sco
 def distance_scores(query_QD: Tensor, candidate_CD: Tensor) -> Scores:
     """Return negative Euclidean distances in fp64, whose squares were rounded to fp32.
 
-    So their order is that of ``raybio.ops.nearest``. They are computed on the device of the
+    This gives the same order as ``raybio.ops.nearest``. Scores are computed on the device of the
     embeddings.
 
     Raises:

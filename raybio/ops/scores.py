@@ -29,7 +29,7 @@ ENTRIES_AT_ONCE = 1 << 24
 _GPU_ENTRIES_AT_ONCE = 1 << 29
 
 _GPU_BYTES_AN_ENTRY = 128
-"""Of its memory, for each score of a block: the scores, counts and what training keeps there."""
+"""GPU memory for each score of a block: the scores, counts and what training keeps there."""
 
 _GPU_TILE_ENTRIES = 1 << 26
 
@@ -38,7 +38,7 @@ _CPU_TILE_ENTRIES = 1 << 20
 _CPU_MEDIAN_ENTRIES = 1 << 23
 
 NOISE_ULPS = 16
-"""Embeddings whose difference is smaller, in units of their precision's epsilon, count as equal."""
+"""Embeddings that differ by less than this many epsilons of their precision count as equal."""
 
 _GRID = 2.0**20
 """Adding and subtracting 2**20 times a size rounds to 2**-32 of that size."""
@@ -119,8 +119,8 @@ class Scorer:
 
     Attributes:
         dtype: dtype of the scores.
-        is_distance: scores are negative squared distances, whose order is that of distances;
-            otherwise inner products.
+        is_distance: scores are negative squared distances, which rank as distances do; otherwise
+            they are inner products.
         scale: size relative to which all scores are rounded; None: each pair's own size, which a
             single outlier does not affect.
     """
@@ -186,9 +186,8 @@ def scorer(
 ) -> Scorer:
     """Prepare anchors and candidates for scoring.
 
-    If all embeddings differ by no more than the rounding of their own precision, as those of a
-    collapsed encoder do, they are made equal. That noise depends on lengths and batches and must
-    not be ranked.
+    If all embeddings are equal up to rounding in their own precision, as after a collapse, they are
+    made exactly equal. That noise depends on lengths and batches and must not be ranked.
 
     Args:
         anchor_ND: embeddings of the anchors.
@@ -238,8 +237,8 @@ def _center(parts: tuple[_Vectors, ...]) -> Tensor:
     width = parts[0].embedding_ND.shape[1]
     num_rows = sum(len(part.embedding_ND) for part in parts)
     center_D = torch.empty(parts[0].width, dtype=torch.float64, device=parts[0].embedding_ND.device)
-    # A median needs about four times the memory of its input. A GPU takes one multiprocessor for
-    # each of them, so it gets many at once.
+    # A median needs about four times the memory of its input. A GPU computes each median on one
+    # multiprocessor, so it gets many at once.
     is_cpu = center_D.device.type == "cpu"
     entries = _CPU_MEDIAN_ENTRIES if is_cpu else entries_at_once(center_D.device)
     for columns in tiles(width, 6 * num_rows, entries):

@@ -77,7 +77,7 @@ def expand(first_R: Positions, length_R: Positions) -> tuple[Positions, Position
 
 
 def entries_of_rows(indptr_R1: Positions, row_M: Positions) -> tuple[Positions, Positions]:
-    """Return the positions of all entries of rows ``row_M``, and which of these rows each is of."""
+    """Return the positions of all entries of rows ``row_M``, and the index in ``row_M`` of each."""
     start_M = indptr_R1[row_M].astype(np.int64)
     return expand(start_M, indptr_R1[row_M + 1] - start_M)
 

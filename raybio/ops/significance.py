@@ -1,8 +1,8 @@
 """Bootstrap intervals, paired permutation tests and means over seeds.
 
 A score is a statistic of the counts of units (``core.unit_counts``): a mean of values, a ratio of
-sums such as a micro F1, or a mean of such ratios. Resamples, swapped units and units that are left
-out are scored by their own counts.
+sums such as a micro F1, or a mean of such ratios. Resamples, permutations and leave-one-out scores
+are computed from the same counts.
 
 Shape letters: Q queries and U units (what is resampled or swapped), R resamples at once, T tests,
 X bootstrap samples, S runs with different seeds.
@@ -25,10 +25,10 @@ _ENTRIES_AT_ONCE = 1 << 22
 """Entries of the arrays of resamples."""
 
 _WEIGHTS_AT_ONCE = 1 << 20
-"""Weights of units in samples, of which a few arrays are in memory."""
+"""Maximum size of an array of unit weights in samples; a few such arrays are in memory."""
 
 _ROUNDING = 1e-12
-"""What rounding leaves of the difference of equal scores, and of their deviation."""
+"""Differences and deviations of scores up to this size are rounding errors."""
 
 MAX_RESAMPLED_UNITS = 10_000
 """With more units, intervals are computed in closed form, which takes milliseconds instead of
@@ -72,7 +72,7 @@ def mean_over_seeds(value_S: Sequence[float]) -> SeedMean:
 
 
 class Interval(NamedTuple):
-    """A score with its 95 % bootstrap interval; NaN where that is unknown."""
+    """A score with its 95 % bootstrap interval, whose limits are NaN if unknown."""
 
     value: float
     low: float
@@ -81,7 +81,7 @@ class Interval(NamedTuple):
     def text(self, *, digits: int = 2, scale: float = 100.0) -> str:
         """Return "61.52 [59.01, 63.97]"; ``scale`` 100 shows percent.
 
-        Where the interval is unknown (NaN), only the value.
+        If the interval is unknown (NaN), return only the value.
         """
         value, low, high = (f"{scale * number:.{digits}f}" for number in self)
         return value if math.isnan(self.low) else f"{value} [{low}, {high}]"
@@ -206,14 +206,14 @@ class DifferenceTest(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RunGroup:
-    """Scores of runs on the same units; each is of an independent draw, such as a seed.
+    """Scores of runs on the same units; each run belongs to an independent draw, such as a seed.
 
     Attributes:
         runs: counts of each run.
-        minus: counts of a model in each run, whose score is subtracted; empty: nothing is.
+        minus: counts, in each run, of a model whose score is subtracted; empty: no subtraction.
         draws: indices of the runs of each independent draw; None: each run is one. The score of a
-            draw is the mean of its runs. Where draws have unequal numbers of runs, their deviations
-            from the mean of all runs are weighted by these numbers: it stays the mean.
+            draw is the mean of its runs. If draws have unequal numbers of runs, their deviations
+            from the mean over all runs are weighted by these numbers, which preserves that mean.
     """
 
     runs: Sequence[UnitCounts]
@@ -243,7 +243,7 @@ class RunGroup:
         return self._of_draws(values, minus)
 
     def without_each(self) -> Floats:
-        """Return the scores (U, S) of all units but one."""
+        """Return the scores (U, S) without each unit in turn."""
         values = [counts.without_each() for counts in self.runs]
         minus = [counts.without_each() for counts in self.minus]
         return self._of_draws(values, minus)
@@ -268,12 +268,11 @@ def hierarchical_mean(
 ) -> DifferenceTest:
     """Return the mean over runs and units with its interval, and the p value of a mean of 0.
 
-    Seeds are drawn, and units for all runs together, as in ``hierarchical_test``, with S - 1
-    degrees of freedom. For scores, the interval says what runs with other seeds on other units
-    would give. For differences from something without a seed, such as a fixed ranking of
-    candidates, the p value is valid: seeds of the runs and units are random, and the fixed side
-    adds no variance but through the units. Where both sides have the same seeds, their differences
-    seed by seed are the scores (``RunGroup.minus``).
+    As in ``hierarchical_test``, resamples draw seeds, and units for all runs together; there are
+    S - 1 degrees of freedom. For scores, the interval covers runs with other seeds on other units.
+    The p value is also valid for differences from something without a seed, such as a fixed ranking
+    of candidates, which varies only through the units. If both sides have the same seeds, pass
+    their differences seed by seed as the scores (``RunGroup.minus``).
 
     Args:
         group: scores of at least two runs with different seeds.
@@ -298,14 +297,14 @@ def hierarchical_test(
     Seeds are drawn within each group, and units for all runs together (Saravanan, Berman and
     Sober 2020). The bootstrap of few seeds is too narrow, so deviations between seeds are widened
     by sqrt(S / (S - 1)) and by Student's t over the normal quantile, with Welch's degrees of
-    freedom: those of one group where the seeds of the other hardly vary. They are an approximation:
-    intervals of three runs against twenty whose seeds vary as much cover 91 %. p is that of
-    ``_p_of_components``: a bootstrap of three seeds has 27 outcomes and knows no small p, and a
-    permutation of three against three runs has 20 orders.
+    freedom (those of one group if the seeds of the other hardly vary). This is an approximation:
+    intervals of three runs against twenty with the same variance over seeds cover 91 %.
+    ``_p_of_components`` computes p: a bootstrap of three seeds has only 27 outcomes, and a
+    permutation of three against three runs only 20, so neither can give a small p.
 
     Args:
         first: scores of at least two runs with different seeds.
-        second: those of the other group, on the same units; its number of seeds may differ.
+        second: scores of the other group on the same units; its number of seeds may differ.
         rng: draws the resamples.
         shift: added to the difference and to its interval.
         num_resamples: number of resamples.
@@ -323,7 +322,7 @@ def interval_over_units(
 ) -> Interval:
     """Return the mean score of one group, or the difference of two, with its interval over units.
 
-    It says nothing of other seeds. Of a single unit it is NaN.
+    It does not cover other seeds. For a single unit it is NaN.
 
     Args:
         groups: one or two groups, on the same units.
@@ -399,11 +398,11 @@ def _around(observed: float, resampled_N: Floats) -> Interval:
 def _p_of_components(observed: float, groups: Sequence[RunGroup]) -> float:
     """Return the p value of a mean, or a difference of two means, over seeds and units.
 
-    The variance is the sum of what units and the seeds of each group contribute, each estimated by
-    itself: that of units by leaving each out (the jackknife, Efron and Stein 1981; of means it is
-    the variance of values). Student's t has the degrees of freedom of the seeds alone (Welch 1947):
-    few seeds know little of their own variance, however many units there are. Where units
-    contribute most, p is larger than it need be.
+    The variance is the sum of the contributions of units and of the seeds of each group, which are
+    estimated separately. The contribution of units is a jackknife estimate (Efron and Stein 1981),
+    which for means is the variance of the values. Student's t has the degrees of freedom of the
+    seeds alone (Welch 1947): few seeds estimate their variance poorly, however many units there
+    are. If units contribute most, p is conservative.
     """
     if abs(observed) <= _ROUNDING:
         return 1.0
@@ -413,11 +412,11 @@ def _p_of_components(observed: float, groups: Sequence[RunGroup]) -> float:
         unit_variance = float(without_each_unit(groups).var()) * (num_units - 1)
     seed_error, degrees = _seed_error(groups)
     if seed_error <= _ROUNDING and num_units > 1:
-        # Equal runs, as of a method without a seed: only units vary.
+        # All runs are equal, as for a method without a seed: only units vary.
         degrees = num_units - 1
     error = math.sqrt(unit_variance + seed_error**2)
     if error <= _ROUNDING:
-        # The same difference in all units of all runs: swapping them knows no smaller p.
+        # All units of all runs have the same difference: no permutation gives a smaller p.
         return float(2.0 ** (1 - num_units))
     return _t_test(observed, error, degrees).p
 
@@ -425,15 +424,15 @@ def _p_of_components(observed: float, groups: Sequence[RunGroup]) -> float:
 def without_each_unit(groups: Sequence[RunGroup]) -> Floats:
     """Return the mean of one group, or the difference of two, without each unit (U,).
 
-    Of a single unit it is NaN.
+    It is NaN for a single unit.
     """
     return _difference([group.without_each() for group in groups])
 
 
 def _seed_error(groups: Sequence[RunGroup]) -> tuple[float, float]:
-    """Return the standard error of what the seeds of groups add, and its degrees of freedom.
+    """Return the standard error that is due to the seeds of all groups, and its degrees of freedom.
 
-    The degrees are those of Welch (1947).
+    The degrees of freedom follow Welch (1947).
     """
     variances = [float(group.value_S.var(ddof=1)) / group.num_draws for group in groups]
     return _sum_of_variances(variances, [group.num_draws - 1 for group in groups])
@@ -451,9 +450,9 @@ def _sum_of_variances(
 
 
 def t_mean(value_S: Sequence[float], *, overlap: float = 0.0) -> DifferenceTest:
-    """Return the mean of S >= 2 values with its 95 % interval, and p of a mean of 0.
+    """Return the mean of S >= 2 values, its 95 % interval, and the p value of a mean of 0.
 
-    Both are by Student's t with S - 1 degrees of freedom.
+    Interval and p value use Student's t with S - 1 degrees of freedom.
 
     The variance of the mean is s^2 (1 / S + overlap): the corrected resampled t-test (Nadeau and
     Bengio 2003).
@@ -473,7 +472,7 @@ def welch_test(first_S: Sequence[float], second_S: Sequence[float]) -> Differenc
 
     Args:
         first_S: at least two scores of independent runs.
-        second_S: those of other runs, whose variance may differ.
+        second_S: at least two scores of other runs; their variance may differ.
     """
     variances = []
     degrees_by_side = []

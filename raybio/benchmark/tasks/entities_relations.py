@@ -1,8 +1,8 @@
 """Entities and relations by nearest words: figures of ``raybio train relation_graphs``.
 
-They are those of its rows "initial - chosen settings" and "initial" on test sentences, with the
-model as ``encoder.source``. An export of ``relation_graphs`` reads words as in its run, and has the
-figures of ``raybio evaluate entities-relations``.
+The figures are those of its rows "initial - chosen settings" and "initial" on test sentences, with
+the model as ``encoder.source``. An export of ``relation_graphs`` reads words as in its run; its
+figures are those of ``raybio evaluate entities-relations``.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -98,15 +98,15 @@ class EntitiesRelationsTask(BenchmarkTask):
 
     @property
     def group(self) -> str:
-        """Both measures are of the same predictions."""
+        """Both measures are computed from the same predictions."""
         return f"words of {self.store or self.sentences}"
 
     def check(self) -> str:
         """Return why the task cannot run.
 
         Raises:
-            ConfigError: if not exactly one of store and sentences is given, or files that belong to
-                sentences with a store.
+            ConfigError: unless exactly one of store and sentences is given, or if files that belong
+                to sentences are given with a store.
         """
         if (self.store is None) == (self.sentences is None):
             raise ConfigError(f"task {self.name}: want either store or sentences")
@@ -172,7 +172,7 @@ class EntitiesRelationsTask(BenchmarkTask):
 
     @property
     def _shared(self) -> "EntitiesRelationsTask":
-        """The task without what its predictions do not depend on."""
+        """The task without fields that do not affect its predictions."""
         return self.model_copy(update={"name": "shared", "scored": "relations"})
 
     @property

@@ -68,7 +68,7 @@ _MEASURES = {
 }
 
 _DEMO_LABELS = ("remote_homology", "protein_classification")
-"""Kinds of tasks that the simulated folds are one of."""
+"""Kinds of tasks that the simulated folds can be."""
 
 _PROTOCOL = (
     "The encoder stays frozen. {head} on standardized embeddings is fitted to the training rows; "
@@ -126,8 +126,8 @@ class LabelsTask(BenchmarkTask):
         """Return why the task cannot run.
 
         Raises:
-            ConfigError: for an unknown kind of task, one with a class a residue, another one than
-                that of the demo, or settings of a training without one.
+            ConfigError: for an unknown kind of task, a kind with one class per residue, another
+                kind than the demo's, or settings of a training if there is no training.
         """
         if self._kind.labels == "residues":
             raise ConfigError(

@@ -108,8 +108,8 @@ class LinksTask(BenchmarkTask):
         """Return why the task cannot run.
 
         Raises:
-            ConfigError: if not exactly one of store, demo and edges is given, the latter with
-                proteins; for settings of edges without them.
+            ConfigError: unless exactly one of store, demo and edges (with proteins) is given, or if
+                settings of edges are given without edges.
         """
         num_given = sum(given is not None for given in (self.store, self.demo, self.edges))
         if num_given != 1 or (self.edges is None) != (self.proteins is None):

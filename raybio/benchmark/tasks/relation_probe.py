@@ -70,7 +70,7 @@ class RelationProbeTask(BenchmarkTask):
         """Return why the task cannot run.
 
         Raises:
-            ConfigError: if not either a store is given, or all of train, dev and test.
+            ConfigError: unless either a store or all of train, dev and test are given.
         """
         sources = self._sources
         if (self.store is None) == (not sources) or len(sources) not in (0, 3):
@@ -156,7 +156,7 @@ class RelationProbeTask(BenchmarkTask):
 def _probe(folder: str, task: RelationProbeTask) -> tuple[FrozenProbe, float]:
     """Return the embedded pairs of a model, and the seconds of processor time that they took.
 
-    Rivals read their labels and the model's tokens, so the last ones are kept.
+    Rivals read the labels of these pairs and the model's tokens, so the last result is cached.
     """
     documents = task._documents
     started = time.process_time()

@@ -44,7 +44,7 @@ class ZeroShotTask(RankedDocumentsTask):
         """Return why the task cannot run.
 
         Raises:
-            ConfigError: if the name is that of no task.
+            ConfigError: if no task has this name.
         """
         task_names([self.name])
         if self.files():

@@ -1,8 +1,8 @@
 """Articles of all parts, sorted by PMID into the files of a store, in bounded memory.
 
-1. The parts are read once, in order. What remains of them goes to buckets on disk: ranges of PMIDs
-   of about equal bytes (``merge.py``). Terms and qualifiers become numbers.
-2. A bucket at a time is read, sorted and appended to the store.
+1. The parts are read once, in order. The remaining articles go to buckets on disk, which are ranges
+   of PMIDs of about equal bytes (``merge.py``). Terms and qualifiers become numbers.
+2. The buckets are read, sorted and appended to the store, one at a time.
 
 Shape letters: R articles of a block or of a bucket, K buckets, E (article, term) entries, T terms,
 Q sets of qualifiers.
@@ -159,7 +159,7 @@ class _Numbers:
 
 
 class _BucketFiles:
-    """Articles on disk by ranges of PMIDs. One file is open at a time: they may be thousands.
+    """Articles on disk by ranges of PMIDs. Only one of the (perhaps thousands of) files is open.
 
     Attributes:
         terms: numbers of the terms.
@@ -192,8 +192,8 @@ class _BucketFiles:
     def read(self) -> Iterator[dict[str, pa.Array]]:
         """Yield the columns of one bucket after the other, and remove its file."""
         for path in self._paths:
-            # The columns of a batch share one buffer. Here a bucket is held twice for a moment;
-            # copies of single columns are freed as soon as they are written.
+            # The columns of a batch share one buffer. Copies of single columns can be freed as soon
+            # as they are written. For a moment, this holds the bucket twice.
             batches = []
             with pa.OSFile(str(path)) as file:
                 while file.tell() < file.size():
@@ -243,7 +243,7 @@ class _BucketFiles:
 
 
 class _TitleLeakage:
-    """Validation articles whose title a training article has, too; a context manager.
+    """Counts validation articles with the title of a training article; a context manager.
 
     Keys of training titles are on disk, keys of validation titles in memory.
     """

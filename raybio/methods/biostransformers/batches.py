@@ -11,8 +11,8 @@ from raybio.core.batch import TokenBatch
 class PairBatch(TokenBatch):
     """One worker's shard of a step: N texts, then the N terms paired with them, R = 2 N sequences.
 
-    The loss finds false negatives from the numbers of terms, on the device: what travels does not
-    grow with the number of workers. An article has E terms, those of all pairs end to end.
+    The loss finds false negatives on the device, from the term numbers: the size of a batch does
+    not grow with the number of workers. E counts the terms of the articles of all pairs.
 
     Attributes:
         term_N: number of each pair's term.

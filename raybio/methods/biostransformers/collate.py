@@ -30,7 +30,7 @@ class PairCollate:
         plan_config: choice of the pairs.
         texts: tokens of the texts of each of the plan's fields.
         terms: tokens of the names of terms.
-        max_characters: where texts are cut.
+        max_characters: characters to which texts are cut.
         seed: the run's seed.
     """
 
@@ -140,7 +140,7 @@ class PairCollate:
         indptr_R1 = indptr_from_lengths(np.concatenate(lengths))
         if len(self.texts) == 1:
             return token_T, indptr_R1
-        # From the order of fields to that of pairs.
+        # From the order of fields to the order of pairs.
         return take_segments(token_T, indptr_R1, np.argsort(np.concatenate(rows)))
 
 

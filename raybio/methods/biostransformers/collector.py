@@ -1,8 +1,8 @@
 """Collector of article records: from record batches of tables to a store.
 
-Records go to a part on disk, and their texts are sorted in buckets. The keys of that single part
-are sorted in memory: tens of bytes a record. Only MEDLINE files, of 30,000 citations each, are
-merged in memory that does not grow with them.
+Records go to a single part on disk, and their texts are sorted in buckets. The keys of that part
+are sorted in memory, with tens of bytes per record. Only for MEDLINE files, of 30,000 citations
+each, does the memory of the merge not grow with the corpus.
 """
 
 from pathlib import Path
@@ -20,7 +20,7 @@ from raybio.store.writer import Draft
 
 
 class ArticleCollector:
-    """Collects articles in a part. Of several records of one PMID and version the last one counts.
+    """Collects articles in a part; of several records of one PMID and version, the last counts.
 
     Use it as a context manager, which closes its file.
     """

@@ -1,7 +1,7 @@
 """Files of a store, written block by block: equal to those of ``Draft.commit``, in little memory.
 
 A file of a store is an Arrow file with one record batch, in which a column's values lie end to end.
-If the numbers of rows and of bytes are known, so is the place of every value.
+If the numbers of rows and of bytes are known, the position of every value is known, too.
 """
 
 import mmap
@@ -124,7 +124,7 @@ class ColumnFile:
 
 
 class _Sink:
-    """A file that takes everything but the buffers of columns, of which it keeps the positions.
+    """A file object that keeps what is written, except column buffers: it records their positions.
 
     Attributes:
         contents: (position, bytes) of what was written.
@@ -168,7 +168,7 @@ class _Sink:
 
 
 def _lay_out(folder: Path, num_rows: int, columns: Mapping[str, ColumnType]) -> _Sink:
-    """Let pyarrow write the file with columns that are never read: a mapped file of holes."""
+    """Let pyarrow write the file with columns from a mapped file of holes, which is never read."""
     sizes: dict[str, list[int]] = {}
     for name, column in columns.items():
         if isinstance(column, Binary):

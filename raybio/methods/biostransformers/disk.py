@@ -1,8 +1,8 @@
 """Disk that a preparation of articles takes, computed and checked before it starts.
 
-Parsed files (parts) stay until the store is committed. Next to the store lie at most as many bytes
-as the parts have, and a tenth: first the articles in buckets, of which each one is removed when it
-is appended to the store.
+Parsed files (parts) stay until the store is committed. Meanwhile the folder of the store takes at
+most 1.1 times the bytes of the parts: buckets of articles, each of which is removed when it is
+appended to the store, and the store.
 """
 
 import contextlib
@@ -31,10 +31,10 @@ PART_OF_GZIP = 1.7
 """Bytes of a part for each byte of its MEDLINE file in gzip; 1.1 to 1.7 in five real files."""
 
 PART_OF_XML = 0.25
-"""The same of a file that is not compressed; 0.12 to 0.24."""
+"""The same for an uncompressed MEDLINE file; 0.12 to 0.24 in these files."""
 
 PART_OF_TABLE = 1.2
-"""The same of a table: texts as they are, and some bytes for each article and term."""
+"""The same for a table: its texts, and some bytes for each article and term."""
 
 TABLE_OF_GZIP = 4
 """Bytes of a table for each byte in gzip."""
@@ -130,8 +130,8 @@ def check_free_space(needs: Sequence[Need], options: str) -> None:
 
 
 def _plain_and_gzip_bytes(file: Path) -> tuple[int, int]:
-    """Return the bytes of a file, as plain or as gzip; nothing of what is no file."""
-    # Whoever reads it refuses it. Opening a pipe would block.
+    """Return the (plain, gzip) bytes of a file, one of which is 0; (0, 0) if it is no file."""
+    # The reader will refuse it. Opening a pipe here would block.
     if not os.path.isfile(file):
         return 0, 0
     num_bytes = file.stat().st_size

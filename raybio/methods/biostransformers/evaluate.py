@@ -98,7 +98,7 @@ class TermRetrievalEvaluator(Evaluator):
         )
 
     def rivals(self, device: Any, collective: Collective) -> Iterator[tuple[Stage, ModelScores]]:
-        """Score the rankings that need no encoder, unless the settings leave them out."""
+        """Score the rankings that need no encoder, unless the settings exclude them."""
         if not self.config.evaluation.rivals:
             return
         queries = self._final_queries
@@ -140,7 +140,7 @@ class TermRetrievalEvaluator(Evaluator):
         }
 
     def remarks(self) -> Sequence[str]:
-        """Return how many articles were evaluated, if not all, and on which a step was chosen."""
+        """Return the numbers of articles that were evaluated and that chose a step, if not all."""
         evaluation = self.config.evaluation
         num_articles = len(_validation_rows(self.config, self.store))
         remarks = []
@@ -163,7 +163,7 @@ class TermRetrievalEvaluator(Evaluator):
 
     @cached_property
     def _sampled_queries(self) -> TermQueries:
-        """Drawn once, so that evaluations of a run, and runs over one store, are comparable."""
+        """Queries during training; one draw, so that steps and runs over a store are comparable."""
         return _draw_queries(self.config, self.store, self.config.evaluation.num_articles)
 
     def _embed(
@@ -182,7 +182,7 @@ class TermRetrievalEvaluator(Evaluator):
         return read_texts(self._terms(term_M), self.tokenize)
 
     def _texts(self, row_M: np.ndarray) -> list[str]:
-        """Return the texts of articles as far as the encoder is given them."""
+        """Return the texts of articles, cut as the encoder gets them."""
         max_characters = self.config.text.max_characters
         texts = self.store.texts(self.config.query_field, row_M)
         return [text[:max_characters] for text in texts]

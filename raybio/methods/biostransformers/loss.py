@@ -24,8 +24,8 @@ class MultipleNegativesRanking(CouplingObjective):
     """InfoNCE over the pairs of all workers, without false negatives.
 
     Minimizes the mean over pairs i of -log(exp(S_ii) / sum_j exp(S_ij)), S_ij = cos(text_i,
-    term_j) / τ. Other terms of text i's own article are left out of the sum. With ``symmetric``
-    the loss is the mean of this and of the same with texts and terms exchanged.
+    term_j) / τ. The sum skips other terms of text i's own article. With ``symmetric`` the loss is
+    the mean of this loss and the same loss with texts and terms exchanged.
 
     Attributes:
         config: settings.
@@ -43,7 +43,7 @@ class MultipleNegativesRanking(CouplingObjective):
         num_pairs = len(text_ND)
         temperature: Any = self.config.temperature
         if self.log_temperature is not None:
-            # As in CLIP, the parameter itself: below a bound of its value it would stay for good.
+            # Clamp the parameter itself, as in CLIP: clamped in the loss, it would get no gradient.
             with torch.no_grad():
                 self.log_temperature.clamp_(min=math.log(MIN_TEMPERATURE))
             temperature = self.log_temperature.exp()
@@ -91,7 +91,7 @@ class MultipleNegativesRanking(CouplingObjective):
 def other_terms_of_text(
     batch: PairBatch, own_N: Tensor, collective: Collective, gathered: Gathered | None = None
 ) -> Tensor:
-    """Return where another pair's term belongs to the text's own article, bool (N, G).
+    """Return the mask of other pairs' terms that belong to the text's own article, bool (N, G).
 
     Args:
         batch: this worker's shard.
@@ -107,7 +107,7 @@ def other_terms_of_text(
 def other_texts_of_term(
     batch: PairBatch, own_N: Tensor, num_global: int, collective: Collective
 ) -> Tensor:
-    """Return where the term belongs to the article of another pair's text, bool (N, G).
+    """Return the mask of other pairs' texts whose article has the term, bool (N, G).
 
     Args:
         batch: this worker's shard.

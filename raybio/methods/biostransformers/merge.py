@@ -1,7 +1,7 @@
 """Newest revision of each article among the parts of all files, in bounded memory.
 
-The keys of a part are sorted by PMID and appended to a file. Then the keys of one range of PMIDs
-are read at a time, from all parts. A byte a citation stays in memory, and a sample of the keys.
+The keys of each part are sorted by PMID and appended to a file. Then the keys of one range of PMIDs
+at a time are read from all parts. One byte per citation and a sample of the keys stay in memory.
 
 Shape letters: F files, C citations of all files, A articles of a range of PMIDs, D deletions, K
 buckets.
@@ -70,7 +70,7 @@ def merge_parts(
         reports: reports of sound files, oldest first. For PubMed: in order of name, the baseline
             before the updates.
         folder: takes a temporary file of 16 bytes a citation.
-        bucket_bytes: bytes of the articles of a bucket, of which its last one may have more.
+        bucket_bytes: bytes of the articles of a bucket, which its last article may exceed.
         keys_per_range: keys that are sorted at once.
 
     Raises:
@@ -113,7 +113,8 @@ class _BucketLimits:
     def add(self, key_A: np.ndarray) -> None:
         """Count articles; their keys have the type ``KEY``."""
         end_A = self._num_bytes + np.cumsum(key_A["num_bytes"], dtype=np.int64)
-        # An article lies where its first byte does: a bucket exceeds its bytes by less than one.
+        # An article is in the bucket of its first byte, so a bucket exceeds its limit by less than
+        # one article.
         bucket_A = (end_A - key_A["num_bytes"]) // self._bucket_bytes
         is_first_A = np.diff(bucket_A, prepend=self._last_bucket) > 0
         self.first_pmids += key_A["pmid"][is_first_A].tolist()

@@ -1,8 +1,8 @@
 """Training pairs by number, without a list of them: rank and select over the mapped store.
 
-The pairs of a field are its articles' entries, in the order of the store, without those that are
-not allowed. Numbers of pairs before each block of articles are kept; what lies inside a block is
-found when it is looked up. So a process holds bytes for a block, and not for an entry.
+The pairs of a field are its articles' entries in the order of the store, except those that are not
+allowed. The index keeps the number of pairs before each block of articles; positions inside a block
+are computed at look-up. So a process holds a few bytes per block instead of per entry.
 
 Shape letters: N articles, E (article, term) entries of some articles, K blocks of articles, B pairs
 that are looked up, R articles, T terms, S terms with too many pairs, C bins.
@@ -36,7 +36,7 @@ ARTICLES_PER_PASS = 1 << 13
 PAIRS_PER_LOOKUP = 256
 
 RELEASED_BYTES = 1 << 28
-"""Columns that are larger do not stay in the memory of a process that looks pairs up."""
+"""Pages of larger columns are released from a process after it has looked pairs up."""
 
 MAX_BINS = 256
 """Bins of the histogram that finds a term's pairs of lowest priority."""
@@ -50,10 +50,10 @@ class Columns(NamedTuple):
 
     Attributes:
         indptr_N1: pointers to the entries of each article.
-        term_E: their terms.
+        term_E: term of each entry.
         is_validation_N: whether an article is excluded from training.
         text_N1: pointers to the field's bytes.
-        letter_T: these bytes.
+        letter_T: bytes of the field's texts.
     """
 
     indptr_N1: np.ndarray
@@ -64,7 +64,7 @@ class Columns(NamedTuple):
 
     @classmethod
     def of(cls, column: Callable[[str, str], pa.Array], field: str) -> Self:
-        """Return the columns; ``column`` returns one by its file and name."""
+        """Read the columns; ``column(file, name)`` returns one of them."""
         text = column(ROWS, field)
         return cls(
             column(INDPTR, "indptr").to_numpy(),
@@ -75,7 +75,7 @@ class Columns(NamedTuple):
         )
 
     def release(self) -> None:
-        """Give back pages that were read, if there are many."""
+        """Release the pages that were read, if there are many."""
         if sum(column.nbytes for column in self) > RELEASED_BYTES:
             for column in self:
                 release_pages(column)
@@ -83,12 +83,12 @@ class Columns(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Cap:
-    """The random choice of a limited number of pairs a term: those of lowest priority.
+    """The random choice of a limited number of pairs per term: the pairs of lowest priority.
 
     Attributes:
         key: chooses the priorities.
-        priority_T: highest priority of the pairs of a term; infinite without too many pairs.
-        entry_T: among pairs of this very priority, the last entry.
+        priority_T: highest chosen priority of each term; infinite if all of its pairs are chosen.
+        entry_T: last chosen entry among the pairs with exactly this priority.
     """
 
     key: int
@@ -128,7 +128,7 @@ class PairIndex:
         return int(self._first_K1[-1])
 
     def look_up(self, pair_B: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return article, entry and term of each pair, which has a number below ``len``."""
+        """Return article, entry and term of each pair; pair numbers are below ``len``."""
         article_B = np.empty(len(pair_B), np.int64)
         entry_B = np.empty(len(pair_B), np.int64)
         term_B = np.empty(len(pair_B), np.int64)
@@ -150,11 +150,11 @@ class PairIndex:
         return terms
 
     def _look_up(self, pair_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        # Numbers of another dtype would make numpy copy the array that is searched.
+        # With another dtype, numpy would copy the searched array.
         number_B = pair_B.astype(self._first_K1.dtype)
         block_B = np.searchsorted(self._first_K1, number_B, side="right") - 1
         article_R = (block_B[:, None] * ARTICLES_PER_BLOCK + np.arange(ARTICLES_PER_BLOCK)).ravel()
-        # Beyond the last article there are no more pairs that could be meant.
+        # The last block may be short. No pair is beyond the last article.
         article_R = np.minimum(article_R, self.store.num_rows - 1)
         if self.is_stop_T is None and self.cap is None:
             return self._look_up_whole(pair_B - self._first_K1[block_B], article_R)
@@ -167,7 +167,7 @@ class PairIndex:
     def _look_up_whole(
         self, offset_B: np.ndarray, article_R: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Look pairs up in their blocks where every entry of an article is a pair: by lengths."""
+        """Look pairs up in their blocks by lengths of articles, if every entry is a pair."""
         shape = (len(offset_B), ARTICLES_PER_BLOCK)
         length_R = self._num_entries(article_R)
         # Pairs up to each article of the block.
@@ -189,7 +189,7 @@ class PairIndex:
         return length_R
 
     def entries(self, article_R: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the entries of articles that are pairs, and which of the articles has each."""
+        """Return the entries of articles that are pairs, and for each the index of its article."""
         start_R = self.columns.indptr_N1[article_R].astype(np.int64)
         entry_E, owner_E = expand(start_R, self._num_entries(article_R))
         if self.is_stop_T is None and self.cap is None:
@@ -203,7 +203,7 @@ class PairIndex:
         return entry_E[is_allowed_E], owner_E[is_allowed_E]
 
     def passes(self) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
-        """Yield the first of some articles, and entry, owner and term of their pairs."""
+        """Yield the first article of each block, and entry, owner and term of the block's pairs."""
         for first in range(0, self.store.num_rows, ARTICLES_PER_PASS):
             article_R = np.arange(first, min(first + ARTICLES_PER_PASS, self.store.num_rows))
             entry_E, owner_E = self.entries(article_R)

@@ -10,7 +10,7 @@ batch, term j is not among the terms of article i.
   one pair of a term, and nearly every article has the term Humans.)
 - ``drop`` is the authors' greedy filling as it is: pairs in shuffled order fill a batch, and a pair
   that conflicts with its batch is lost. Rare terms are seen more often than frequent ones. A batch
-  that its first pairs keep from being filled starts again one pair later.
+  that cannot be filled because of its first pairs starts again one pair later.
 
 So every batch is full, and the batch of a step depends on the step number only. With ``mask`` and
 ``reject`` every epoch holds each pair exactly once.
@@ -46,7 +46,7 @@ CHECK_TAGS = frozenset(
 """Terms that indexers consider for every article, too frequent to characterize one."""
 
 PLAN_VERSION = "1"
-"""Raised by a change of what ``reject`` puts into a window: a cache keeps windows of older ones."""
+"""Raised whenever ``reject`` fills windows differently: caches keep windows of older versions."""
 
 MAX_OFFERS = 1_000_000
 """Pairs that ``drop`` offers to a batch, over all of its starts; always two epochs of one start."""
@@ -145,9 +145,9 @@ class PairPlan:
 
     @property
     def steps_per_epoch(self) -> float:
-        """Steps with as many pairs as an epoch.
+        """Number of steps with as many pairs as an epoch.
 
-        With ``drop`` the stream passes more than an epoch in them: dropped pairs leave it too.
+        With ``drop``, these steps use more than an epoch of the stream, since some are dropped.
         """
         return self.num_pairs / self.config.global_batch_rows
 
@@ -166,8 +166,8 @@ class PairPlan:
         if self.config.conflicts == "mask":
             return self._stream(step * batch, (step + 1) * batch)
         if self.config.conflicts == "drop":
-            # A batch starts where the one before ended: a step beyond those known needs all between
-            # them. That takes seconds for a million pairs, once in a process.
+            # A batch starts where the one before ended, so all steps before it are needed. That
+            # takes seconds for a million pairs, once per process.
             for number in range(min(step, len(self._starts) - 1), step + 1):
                 start = self._starts[number]
                 position_B = self._fill_dropping(start)
@@ -193,7 +193,7 @@ class PairPlan:
 
     @cached_property
     def _series(self) -> str:
-        """Name of the windows in the cache: what they depend on."""
+        """Name of the windows in the cache, made of everything they depend on."""
         parts = [PLAN_VERSION, self.store.digest, self.config.model_dump_json(), str(self.seed)]
         return f"pairs-{hashlib.sha256(chr(10).join(parts).encode()).hexdigest()[:32]}"
 
@@ -218,7 +218,8 @@ class PairPlan:
         The first pairs of a batch may leave no room for the rest. Then it starts one pair later.
         """
         batch = self.config.global_batch_rows
-        # This many pairs in a row hold a whole epoch: what has not fitted by then never will.
+        # This many consecutive pairs contain a whole epoch: pairs that have not fitted by then
+        # never will.
         num_offered = 2 * self.num_pairs
         num_chosen = 0
         num_starts = max(1, min(self.num_pairs, MAX_OFFERS // num_offered))
@@ -253,7 +254,7 @@ class PairPlan:
         return StepPairs(*self._look_up(drawn_B), false_B, false_B, np.zeros(size, np.int64))
 
     def release(self) -> None:
-        """Give back pages of a large store that steps have read."""
+        """Release the pages of a large store that steps have read."""
         for index in self._indices:
             index.columns.release()
 
@@ -325,8 +326,8 @@ def fill_window(
     num_numbers = int(all_terms.max()) + 1
     num_articles_by_term = np.bincount(all_terms[len(term_W) :], minlength=num_numbers)
     order = np.argsort(num_articles_by_term[term_W], kind="stable").tolist()
-    # Sets of batches are bits of an integer, so that a pair looks at its terms once, and not once
-    # for each batch.
+    # Sets of batches are bits of an integer, so that the terms of a pair are read once instead of
+    # once per batch.
     open_batches = (1 << num_batches) - 1
     with_target_T = [0] * num_numbers
     with_article_term_T = [0] * num_numbers

@@ -58,8 +58,8 @@ def prepare_medline(
 ) -> ArticleStore:
     """Prepare a store from MEDLINE files. The newest of several revisions of an article counts.
 
-    A broken file is skipped as a whole and named in the manifest's ``broken_files``. What it would
-    have revised or deleted then stays. Files are parsed into parts next to the store, which are
+    A broken file is skipped as a whole and named in the manifest's ``broken_files``; articles that
+    it revises or deletes stay as they are. Files are parsed into parts next to the store, which are
     removed when the store is committed. After an interruption, finished parts are reused.
 
     Args:

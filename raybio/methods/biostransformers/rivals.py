@@ -1,9 +1,9 @@
 """Rivals of term retrieval: rankings that need no training of an encoder.
 
-- ``frequent terms``: terms of many training articles first, the same for every text. They rank no
-  texts for terms.
+- ``frequent terms``: terms of many training articles first, the same for every text. This rival
+  does not rank texts for terms.
 - ``TF-IDF`` and ``BM25``: terms that share words with the text, and texts that share words with the
-  term (``raybio.evaluation.lexical``). No synonym and no other form of a word counts.
+  term (``raybio.evaluation.lexical``). Synonyms and other forms of a word do not match.
 - ``nearest articles``: terms of the training articles whose texts share most words with the text.
 
 Equal scores are ranked in random order.
@@ -31,7 +31,7 @@ NUM_NEAREST = 20
 """Training articles whose terms count for a text."""
 
 MAX_TRAINING_TEXTS = 100_000
-"""Training articles that are searched, drawn at random of more."""
+"""Maximum number of training articles that are searched; a random sample if there are more."""
 
 SIMILARITIES_PER_BLOCK = 1 << 22
 """Similarities of texts and training texts that are held at once: 32 MiB."""

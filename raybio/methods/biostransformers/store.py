@@ -106,12 +106,12 @@ class ArticleStore(Store):
     def training_rows(self, field: str, at_most: int) -> np.ndarray:
         """Return rows of training articles with a ``field``, ascending, int64 (R,).
 
-        Of more articles than ``at_most`` some are drawn, the same at each call.
+        If there are more than ``at_most``, a sample is drawn, the same at each call.
         """
         num_rows = self.num_rows
         row_R = np.arange(num_rows)
         if num_rows > 4 * at_most:
-            # A number for each of millions of articles is not held.
+            # Do not hold an index for each of millions of articles.
             row_R = np.unique(np.random.default_rng(0).integers(num_rows, size=4 * at_most))
         pointer_N1 = text_pointers(self.column(ROWS, field))
         has_text_R = pointer_N1[row_R + 1] > pointer_N1[row_R]
@@ -121,7 +121,7 @@ class ArticleStore(Store):
         return row_R
 
     def terms_of(self, row_R: np.ndarray) -> "sparse.csr_matrix":
-        """Return 1 where an article has a term (R, T)."""
+        """Return a sparse matrix (R, T) that is 1 where an article has a term."""
         from scipy import sparse  # a second to import
 
         start_R = self.term_indptr_N1[row_R].astype(np.int64)
@@ -192,7 +192,7 @@ class ArticleWriter:
             "is_major": Numbers(np.dtype(np.uint8)),
             "qualifiers": Dictionary(pa.array(qualifier_sets, pa.string())),
         }
-        # As compact_int chooses it.
+        # The type that compact_int would choose.
         pointer = np.dtype(np.int32 if size.num_entries < 2**31 else np.int64)
         folder = draft.folder
         self._rows = ColumnFile(folder / ROWS, size.num_articles, rows)

@@ -51,7 +51,7 @@ def check(config: Config, store: ArticleStore) -> None:
     _check_queries(config, store)
     plan = PairPlan(store, config.plan, config.seed)
     if config.plan.conflicts == "drop":
-        # A batch that an epoch cannot fill is refused.
+        # Refuses a batch that an epoch cannot fill.
         plan.rows(0)
 
 
@@ -76,7 +76,7 @@ def input_lengths(config: Config, store: ArticleStore) -> list[InputLengths]:
         num_characters_N = np.array([len(text) for text in texts], np.int64)
         lengths.append(
             InputLengths.of(
-                # Not the name of the token count: MLflow has one metric for each name.
+                # Not the name of the token count, since metric names in MLflow are unique.
                 f"{field}s by characters",
                 "characters",
                 num_characters_N,

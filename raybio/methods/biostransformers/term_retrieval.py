@@ -31,7 +31,7 @@ TRUE_POSITIVE_CUTOFFS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 1
 
 @dataclass(frozen=True)
 class TermQueries:
-    """Texts, terms, and which belong together.
+    """Texts, terms, and the pairs that belong together.
 
     Attributes:
         row_Q: store rows of the texts, ascending.
@@ -65,7 +65,7 @@ def draw_term_queries(
     """Draw the articles of an evaluation.
 
     Args:
-        row_A: candidates: rows of validation articles with a text. Those without a term are
+        row_A: candidates: rows of validation articles with a text. Articles without a term are
             skipped.
         indptr_N1: pointers to the terms of all rows.
         term_E: term numbers of all rows.

@@ -188,7 +188,7 @@ def best_names(
         config: which names are candidates.
         search: ranks the candidates of some queries.
     """
-    # One name more if the head is removed afterwards.
+    # Search one more name if the head is removed afterwards.
     num_searched = NUM_PREDICTED + config.exclude_head
     predicted_QK = np.full((len(benchmark.relation_Q), num_searched), -1, dtype=np.int64)
     for row_B, name_M in _candidate_groups(benchmark, config.candidates):
@@ -234,13 +234,13 @@ def is_correct(
     Args:
         benchmark: the queries.
         predicted_QK: indices of names, -1 for none.
-        match: "name": the name is an answer; "cui": or it shares a concept with one.
+        match: "name": the name must be an answer; "cui": it may also share a concept with one.
     """
     num_names = len(benchmark.names)
     query_P = np.repeat(np.arange(len(benchmark.relation_Q)), np.diff(benchmark.indptr_Q1))
     query_QK = np.broadcast_to(np.arange(len(predicted_QK))[:, None], predicted_QK.shape)
     is_name_QK = predicted_QK >= 0
-    # A (query, name) pair as one number.
+    # Encode each (query, name) pair as one number.
     pair_QK = query_QK * num_names + predicted_QK
     gold_pair_P = query_P * num_names + benchmark.answer_P
     is_correct_QK = np.isin(pair_QK, gold_pair_P) & is_name_QK

@@ -24,11 +24,11 @@ class ClozePlan:
     """The sentences of each step: an endless stream of epochs, each a permutation of sentences.
 
     The seed defines an order of the sentence set. Training takes its beginning and evaluation holds
-    out its end. So neither number changes the sentences of the other, except for equal ones.
+    out its end, so neither number changes the other's sentences (except for equal sentences).
 
     Attributes:
         store: the sentences.
-        config: which of them.
+        config: choice of the sentences.
         seed: the run's seed.
 
     Raises:
@@ -148,8 +148,8 @@ class ClozeCollate:
     """(step, rank, world) -> the arrays of a ``ClozeBatch``.
 
     Attributes:
-        plan: which sentences.
-        config: how they are divided.
+        plan: the sentences of each step.
+        config: settings by which they are divided.
         tokenize: the encoder's tokenizer, which cuts to ``config.max_tokens`` and keeps masks.
         mask_token: the tokenizer's mask token.
         seed: the run's seed.
@@ -220,8 +220,8 @@ def tail_sizes(
 def _keys(texts: Sequence[str]) -> np.ndarray:
     """Return a number for each text, int64, equal for equal texts.
 
-    64 bits of a hash: among the 2**17 texts of a very large step, the chance that any two different
-    ones have equal keys is below one in 10**9.
+    It is a 64-bit hash: among the 2**17 texts of a very large step, the chance that any two
+    different texts have equal keys is below one in 10**9.
     """
     digests = [hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts]
     return np.frombuffer(b"".join(digests), dtype=np.int64)

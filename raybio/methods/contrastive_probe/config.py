@@ -170,7 +170,7 @@ class ProbeEvaluationConfig(ProbeConfig):
 class Config(TrainingConfig):
     """Settings of Contrastive-Probe; defaults are those of the authors' code, else the paper's."""
 
-    # Unscaled embeddings, as in the probe: distances of unit vectors would be another protocol.
+    # Unscaled embeddings, as in the probe: distances of unit vectors are another protocol.
     encoder: ClsTextEncoderConfig = ClsTextEncoderConfig(
         source="microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract-fulltext",
         normalize=False,
@@ -187,7 +187,7 @@ class Config(TrainingConfig):
 
 
 DEMO = Config(
-    # From scratch the state of the first token carries no information; the mean is learned faster.
+    # From scratch, the first token's state carries no information; the mean is learned faster.
     encoder=ClsTextEncoderConfig(
         source="scratch",
         pooling="mean",

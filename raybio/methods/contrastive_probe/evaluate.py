@@ -74,13 +74,13 @@ class ProbeEvaluator(Evaluator):
         return metrics | spread_metrics(embed.known_UD)
 
     def initial_encoder(self) -> Encoder:
-        """Return the encoder as training begins with it."""
+        """Return the encoder at the start of training."""
         return initial_encoder(
             self.config.encoder, seed=self.config.seed, count_by_word=self.store.count_by_word
         )
 
     def rivals(self, device: Any, collective: Collective) -> Iterator[tuple[Stage, ModelScores]]:
-        """Score the predictions that need no encoder, unless the settings leave them out."""
+        """Score the predictions that need no encoder, unless the settings exclude them."""
         config = self.config.evaluation
         if not config.rivals:
             return
@@ -103,7 +103,7 @@ class ProbeEvaluator(Evaluator):
         )
 
     def remarks(self) -> Sequence[str]:
-        """Return on how many queries the step of the weights was chosen, if not on all."""
+        """Return a remark on how many queries chose the step of the weights, if not all."""
         metric = self.config.schedule.best_metric or ""
         evaluation = self.config.evaluation
         setting = "evaluation.queries_per_relation"

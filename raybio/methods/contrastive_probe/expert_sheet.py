@@ -98,7 +98,7 @@ def write_sheet(
             if name >= 0:
                 prediction = benchmark.names[name]
                 writer.writerow([index_Q[query], relation, texts[query], rank, prediction, ""])
-    # With a byte order mark spreadsheets read the file as UTF-8.
+    # The byte order mark makes spreadsheets read the file as UTF-8.
     replace_bytes(path, content.getvalue().encode("utf-8-sig"))
     lines = ["Score each prediction from 1 to 5."]
     lines += [f"{score}: {meaning}" for score, meaning in SCORES.items()]

@@ -4,12 +4,13 @@ S candidates in ascending order (training steps, or numbers of layers), R relati
 
 Two label-free rules:
 
-- Agreement of wordings (``wording_agreement``): the candidate with the highest mean over relations
-  for all, or the highest one of each relation. A relation without agreement uses the former.
+- Agreement of wordings (``wording_agreement``): for all relations, the candidate with the highest
+  mean over relations; or for each relation, its highest candidate. A relation without agreement
+  uses the former.
 - Held-out sentences: the candidate whose queries retrieve their own answers best.
 
-Ties go to the earlier candidate. Agreement proves nothing by itself: an encoder may agree with
-itself and be wrong. So it compares steps of a rewiring, and step 0 is not a candidate.
+Ties go to the earlier candidate. Agreement alone proves nothing: an encoder may agree with itself
+and be wrong. So it only compares steps of one rewiring, and step 0 is not a candidate.
 """
 
 from collections.abc import Mapping, Sequence

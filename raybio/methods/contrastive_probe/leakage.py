@@ -13,7 +13,7 @@ _WORD = re.compile(r"\w+")
 def queries_in_sentences(benchmark: ProbeBenchmark, sentences: Iterable[str]) -> int:
     """Return the number of queries whose head and one of whose answers are in one sentence.
 
-    Names are found as whole words in a row, whatever their case and punctuation. An answer that is
+    Names match as sequences of whole words, whatever their case and punctuation. An answer that is
     the head itself does not count.
     """
     name_by_words: dict[tuple[str, ...], list[int]] = {}

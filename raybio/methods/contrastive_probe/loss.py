@@ -86,7 +86,7 @@ def equal_sequences(
     Args:
         batch: this worker's shard.
         partner_R: position of each sequence's positive in the shard.
-        positive_R: its position among the sequences of all workers.
+        positive_R: position of each sequence's positive among the sequences of all workers.
         collective: the other workers.
         gathered: the embeddings of all sequences, if they were gathered before.
     """

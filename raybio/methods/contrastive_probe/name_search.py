@@ -84,7 +84,7 @@ def cut_remarks(model: str, names: Sequence[str], queries: Sequence[str]) -> lis
 
 
 def fingerprints(embed: TextEmbedder, names: Sequence[str]) -> dict[str, str]:
-    """Return what identifies the embeddings of names, by what it is."""
+    """Return kind -> digest, for everything that identifies the embeddings of names."""
     weights = weights_digest(embed.encoder.model.state_dict().items())
     return {
         "model": f"{weights}, {embed.tokenizer_fingerprint}",

@@ -61,7 +61,7 @@ def _layer_curves(
 def plot_lengths(
     bins_by_label: Mapping[str, Sequence[Mapping[str, Any]]], path: Path, title: str
 ) -> Path:
-    """Plot accuracies by length of the answers (Figure 3), a line a label, a point a bin.
+    """Plot accuracies by length of the answers (Figure 3): a line per label, a point per bin.
 
     Args:
         bins_by_label: bins of each result (``report.length_data``).

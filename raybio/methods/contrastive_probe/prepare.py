@@ -54,8 +54,8 @@ def prepare_sentences(
     Args:
         out: folder of the store.
         files: one sentence a line, or tables with a column ``text`` or ``sentence``.
-        benchmark: folder of the benchmark, of which all query sets are read. None: the store can be
-            trained on, and nothing is probed.
+        benchmark: folder of the benchmark; all its query sets are read. None: the store can be
+            trained on, but nothing is probed.
 
     Raises:
         DataError: if a file is missing, truncated or without sentences, two have one name, or the

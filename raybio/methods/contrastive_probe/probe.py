@@ -130,7 +130,7 @@ def _check_model(model: str, layers: Sequence[int] | None, pooling: Pooling | No
 def truncation_remarks(
     models: Sequence[str], benchmarks: Mapping[str, ProbeBenchmark]
 ) -> dict[str, list[str]]:
-    """Return model -> remarks on names and queries that it truncates; models without are omitted.
+    """Return model -> remarks on names and queries that it truncates, if it truncates any.
 
     Raises:
         ConfigError: if a model cannot be loaded, or has no mask token.
@@ -165,9 +165,9 @@ def evaluate_agreement(
     """Return the agreement (R,) of predictions for two wordings of the same queries.
 
     Names near the head do not count: its 50 nearest, or the nearest tenth of all names if that is
-    less. A relation is NaN if its wordings differ in spaces or case only, such as MedLAMA's
-    ``occurs_after``: it would agree with itself for any predictions. All names are candidates,
-    whatever the settings say: the names that answer a relation's queries are gold.
+    less. A relation is NaN if its wordings differ only in spaces or case, such as MedLAMA's
+    ``occurs_after``, since any predictions would agree. All names are candidates, whatever the
+    settings say, since restricting them to names that answer a relation's queries uses gold.
 
     Args:
         embed: the encoder.

@@ -168,7 +168,7 @@ def _results_data(
             "model": result.model,
             "layer": result.layer,
         }
-        # A generator of its own for each figure, so that all models share the resamples.
+        # A new generator for each figure, so that all models share the resamples.
         for mean in ("micro", "macro"):
             scores[mean] = {
                 str(k): hits.interval(k, mean, np.random.default_rng(seed))._asdict()

@@ -1,4 +1,4 @@
-"""Tables of a probe's report, from its data: those of the paper, then those of each query set.
+"""Tables of a probe's report: the paper's tables, then the tables of each query set.
 
 Accuracies are in percent; "ours" and "published" mark the rows.
 """
@@ -77,7 +77,7 @@ def report_tables(data: Mapping[str, Any]) -> dict[str, Table]:
 
 
 def length_table(bins_by_label: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
-    """Return accuracies by length of the answers, a row a bin, a column a result.
+    """Return accuracies by length of the answers: a row per bin, a column per result.
 
     Args:
         bins_by_label: bins of results over the same queries (``report.length_data``).
@@ -168,7 +168,7 @@ def _score_table(query_set: Mapping[str, Any]) -> Table:
 def _by_relation(
     results: Sequence[Mapping[str, Any]], values: Sequence[Mapping[str, float | None]]
 ) -> Table:
-    """Return a row a relation, a column a result; ``values`` has relation -> value of each."""
+    """Return a row per relation, a column per result; ``values`` has relation -> value of each."""
     rows = [["relation", *(result["label"] for result in results)]]
     for relation in values[0]:
         cells = []

@@ -1,10 +1,10 @@
 """Rivals of the probe: predictions that need no encoder.
 
-- ``character 2-4-grams``: names by their likeness to the query's text without its mask
+- ``character 2-4-grams``: names by their similarity to the query's text without its mask
   (``raybio.evaluation.lexical.character_scores``). The head is a candidate, as for encoders.
-- ``oracle prior``: names that answer many other queries of the relation first. It is blind to the
-  head, and sees the gold answers of these queries, which no model is given: it shows what the usual
-  answers of a relation are worth. It is no bound, since cues of the head may add to it.
+- ``oracle prior``: first the names that answer many other queries of the relation. It ignores the
+  head and reads the gold answers of these queries, which no model gets. It shows how far the usual
+  answers of a relation go. It is not an upper bound, since the head adds information.
 
 Equal scores are ranked in random order.
 
@@ -56,7 +56,7 @@ def _rivals(benchmark: ProbeBenchmark) -> Iterator[tuple[str, Scores]]:
 def prior_scores(benchmark: ProbeBenchmark) -> Scores:
     """Score a name for a query by the number of other queries of its relation that it answers.
 
-    They are counted in the complete benchmark, also for a sample of its queries.
+    Queries are counted in the complete benchmark, also for a sample of it.
     """
     complete = benchmark.complete or benchmark
     num_names = len(benchmark.names)

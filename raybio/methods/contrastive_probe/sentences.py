@@ -27,7 +27,7 @@ def read_sentences(path: Path, quarantine: Quarantine) -> list[str]:
         if not line.strip():
             continue
         num_seen += 1
-        # With a final stop an answer would resemble no name of a benchmark.
+        # Names of a benchmark have no final stop, so answers should have none.
         words = line.strip().rstrip(" .!?").split()
         if len(words) < 2:
             detail = line.strip()[:60]

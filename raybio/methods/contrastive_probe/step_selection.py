@@ -57,7 +57,7 @@ class StepSelection:
 def select_steps(metrics_by_step: MetricsByStep, metric: str) -> StepSelection | None:
     """Return the steps that each rule selects.
 
-    None for a metric without gold, and if the run does not log what the rules need.
+    It is None if the metric reads no gold, or if the run does not log what the rules need.
 
     Step 0, the encoder before rewiring, is never selected.
 

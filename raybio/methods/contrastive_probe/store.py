@@ -1,7 +1,7 @@
 """The store: sentences for rewiring, in one or several sets, and the benchmarks of the probe.
 
-Shape letters: N sentences in order of set, S sets, M and K some sentences. Those of the benchmarks
-are in ``benchmark/probe_benchmark.py``.
+Shape letters: N sentences in order of set, S sets, M and K some sentences. The shape letters of
+benchmarks are in ``benchmark/probe_benchmark.py``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -165,7 +165,7 @@ def _file(query_set: str, table: str) -> str:
 
 def _benchmark_tables(benchmark: ProbeBenchmark) -> dict[str, dict[str, pa.Array]]:
     relations = {"name": pa.array(benchmark.relations), "prompt": pa.array(benchmark.prompts)}
-    # Without default prompts of its own, a benchmark has the files of earlier commits.
+    # A benchmark without its own default prompts gives the same files as earlier commits.
     if benchmark.default_prompts is not None:
         relations[_DEFAULT_PROMPT] = pa.array(benchmark.default_prompts)
     return {

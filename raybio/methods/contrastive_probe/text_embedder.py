@@ -30,7 +30,7 @@ from raybio.training.precision import default_device
 
 
 class TextEmbedder:
-    """Embeds texts with an encoder; texts with equal tokens are embedded once (U distinct ones)."""
+    """Embeds texts with an encoder; each of the U distinct token sequences is embedded once."""
 
     def __init__(
         self,

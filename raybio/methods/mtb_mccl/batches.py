@@ -19,15 +19,15 @@ Pairs = tuple[np.ndarray, np.ndarray]
 """(head (P,), tail (P,)): the entities of each pair, as numbered in their document."""
 
 MAX_PAIRS_PER_GROUP = 64
-"""Pairs of a document with more are several groups: padding grows with no document's pairs."""
+"""Maximum number of pairs of a group; a document with more has several groups, to bound padding."""
 
 
 @dataclass(frozen=True)
 class DocumentParts:
     """Mentions, entities and pairs of a micro-batch, entities numbered across its documents.
 
-    Mentions fill a rectangle (R, J), and pairs one of groups, so that a few operations compute
-    those of all documents at once.
+    Mentions are padded to a rectangle (R, J), and pairs to a rectangle of groups, so that a few
+    operations process all documents at once.
 
     Attributes:
         position_RJ: position of each mention's opening marker in its document; 0 at padding.
@@ -66,7 +66,7 @@ class PackedDocuments(DocumentParts, PackedTokens):
 
 @dataclass(frozen=True)
 class DocumentBatch(TokenBatch):
-    """Documents as token sequences; the embeddings of a document are those of its entity pairs.
+    """Documents as token sequences; a document has one embedding for each of its entity pairs.
 
     All arrays are concatenated over documents. Mentions, entities and pairs are numbered within
     their document.
@@ -151,8 +151,8 @@ class LabeledDocumentBatch(DocumentBatch):
 
     Attributes:
         label_PC: bool (P, C), True for each class of a pair; class 0 is NA (no relation).
-        pair_G: pair of each of the G labels: the rows of ``label_PC``'s True.
-        class_G: class of each label: their columns.
+        pair_G: pair of each of the G labels, that is, the row of each True in ``label_PC``.
+        class_G: class of each label, that is, the column of each True.
     """
 
     label_PC: Tensor

@@ -57,7 +57,8 @@ class PairEmbedder(InputEmbedder):
     """An export of ``mtb_pretrain`` or ``relation_finetune``.
 
     Attributes:
-        is_directed: kind of documents that it was trained on; None: it reads both.
+        is_directed: whether relations of its training documents have a direction; None: it reads
+            documents of both kinds.
         candidate_types: (head type, tail type) of the pairs that it was trained on; None: all.
     """
 
@@ -112,10 +113,10 @@ class PairEmbedder(InputEmbedder):
     def embed_table(
         self, encoder: Encoder, keys: pa.ChunkedArray, contents: list[bytes], dtype: np.dtype
     ) -> pa.Table:
-        """Return columns ``key`` (document), those of both entities, and ``embedding``.
+        """Return columns ``key`` (document), the columns of both entities, and ``embedding``.
 
-        Entities are described as by ``raybio predict``. The head is the first half of the
-        embedding's input: of undirected pairs the entity whose type comes first.
+        Entities are described as by ``raybio predict``. The head comes first in the input of the
+        embedding; for undirected pairs, it is the entity whose type comes first.
         """
         assert isinstance(encoder, RelationEncoder)
         frozen = FrozenEncoder(encoder, frozen_config(self.folder).max_document_tokens)
@@ -152,7 +153,7 @@ class PairEmbedder(InputEmbedder):
 
 @contextmanager
 def _stored(contents: Iterable[bytes]) -> Iterator[DocumentStore]:
-    """Yield documents as a store, which the reader of documents takes."""
+    """Yield a temporary store of the documents, for a ``DocumentReader``."""
 
     def documents(quarantine: Quarantine) -> Iterator[tuple[RawDocument, str]]:
         for content in contents:
@@ -166,7 +167,7 @@ def _stored(contents: Iterable[bytes]) -> Iterator[DocumentStore]:
 
 
 def _stored_raws(source: Path, store: DocumentStore) -> Iterator[RawDocument]:
-    """Yield the documents of a file that a store of it has; the file is read again."""
+    """Read a file again; yield the documents that its store contains."""
     raws = read_documents(source, Quarantine())
     for row in store.split_rows("train").tolist():
         is_row: Callable[[RawDocument], bool] = document_matcher(store, row)

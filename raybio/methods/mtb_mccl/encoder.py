@@ -1,6 +1,6 @@
 """Encoder of entity pairs in documents (Zhou et al., 2023, Section 3; the architecture of ATLOP).
 
-Markers surround every mention. Of a pair (h, t):
+Markers surround every mention. For a pair (h, t):
 
     mention    state at its opening marker, in the last layer
     entity     h = logsumexp of its mentions, elementwise; attention A_h = their mean attention row
@@ -82,7 +82,7 @@ class RelationEncoder(Encoder):
         record_attention(text.model)
 
     def why_padded(self) -> str:
-        """Return why it reads padded tokens only; empty if it reads packed ones, too."""
+        """Return why the encoder reads padded tokens only; empty if it reads packed ones, too."""
         if self.text.model.config._attn_implementation != IMPLEMENTATION:
             return "a model without a fused attention reads padded sequences"
         return self.text.why_padded()
@@ -191,7 +191,7 @@ class RelationEncoder(Encoder):
         keeps_all_layers = config.num_layers_kept is None
 
         def weights() -> dict[str, Tensor] | None:
-            """Return the mask head of the checkpoint; None where it has none or is not wanted."""
+            """Return the mask head of the checkpoint; None if it has none or must not be used."""
             if not keeps_all_layers:
                 return None
             exported = {
@@ -249,7 +249,7 @@ def add_markers(text: TextEncoder) -> None:
         return
     text.model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     with torch.no_grad():
-        # Drawn from the distribution of the known words: an outlier would dominate its mention.
+        # Draw from the distribution of the known words: an outlier would dominate its mention.
         weight_VD = text.model.get_input_embeddings().weight
         std_D, mean_D = torch.std_mean(weight_VD[:num_known], dim=0)
         weight_VD[num_known:] = mean_D + std_D * torch.randn_like(weight_VD[num_known:])

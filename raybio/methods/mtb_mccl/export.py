@@ -1,8 +1,8 @@
 """Export a relation encoder as a folder.
 
 The folder is an ordinary text encoder (transformer and tokenizer) plus the projection and heads
-(``relation.safetensors``), how documents are read and classified (``relation.json``), and the
-reference set of classwise kNN (``reference_set.safetensors``).
+(``relation.safetensors``), settings for reading and classifying documents (``relation.json``), and
+the reference set of classwise kNN (``reference_set.safetensors``).
 """
 
 from collections.abc import Mapping
@@ -86,7 +86,7 @@ def export_relation_encoder(
         encoder: what to export; not changed.
         directory: the folder to write.
         card: see ``export_text_encoder``.
-        settings: how the encoder reads documents and classifies pairs, as plain JSON.
+        settings: settings for reading documents and classifying pairs, as plain JSON.
         reference: labeled pairs that new pairs are compared with, if any.
 
     Returns:

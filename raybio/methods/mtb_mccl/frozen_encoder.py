@@ -64,7 +64,7 @@ def truncation_remarks(
     Args:
         source: folder or hub id.
         store: the documents.
-        row_N: which of them; None: all.
+        row_N: rows of the documents; None: all.
 
     Raises:
         ConfigError: as ``load_frozen``.

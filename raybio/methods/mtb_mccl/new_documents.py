@@ -1,4 +1,4 @@
-"""Documents without labels, for an exported model: which pairs it reads, and what rows say of them.
+"""Unlabeled documents for an exported model: the pairs that it reads, and their description.
 
 Shape letters: K candidate pairs of a document, E entities, M mentions, C mentions of entities.
 """
@@ -16,10 +16,10 @@ from raybio.methods.mtb_mccl.documents.store import DocumentStore
 
 
 def check_direction(folder: str | Path, is_directed: bool | None, store: DocumentStore) -> None:
-    """Refuse documents of another kind than a model was trained on; None: it reads both.
+    """Check that documents are of the kind that a model was trained on; None: it reads both kinds.
 
     Raises:
-        ConfigError: if they are.
+        ConfigError: if they are not.
     """
     if is_directed is None or store.is_directed == is_directed:
         return
@@ -68,7 +68,7 @@ def describe_entity(store: DocumentStore, row: int, entity: int, end: str) -> di
 
 
 def document_matcher(store: DocumentStore, row: int) -> Callable[[RawDocument], bool]:
-    """Return whether a document is that of a row: its id, its text and its mentions."""
+    """Return a check whether a document has the id, text and mentions of a row."""
     document_id = store.document_id(row)
     text = store.text(row)
     spans = [*zip(*(part.tolist() for part in store.mentions(row)), strict=True)]

@@ -1,12 +1,12 @@
 """Contrastive losses with any number of positives per anchor.
 
-Each positive is contrasted with the negatives alone, not with the other positives. A term is an
+Each positive is contrasted only with the negatives, not with the other positives. A term is an
 ordered pair (i, j) of an anchor and one of its positives; with cosines s and temperature tau it is
 
     -log( e^(s_ij / tau) / (e^(s_ij / tau) + sum over negatives k of i of e^(s_ik / tau)) )
 
-which is L_rel of Zhou et al., 2023 (Section 3.2). The losses differ in what positives and negatives
-are:
+which is L_rel of Zhou et al., 2023 (Section 3.2). The losses differ in their positives and
+negatives:
 
     matching_the_blanks    same entity pair; other entity pairs of another type    (MTB, L_rel)
     supervised_contrast    same class; other classes                               (SupCon)
@@ -31,7 +31,7 @@ from raybio.ops.similarity import matmul, normalize, scores_at_once
 Relate = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Rows (B,) of the candidates -> masks of each row's positives and negatives, bool (B, M) each.
 
-Masks, not selections: only the device knows the size of a selection, and the host would wait.
+These are masks, not selections: the host would wait for the size of a selection on the device.
 """
 
 BlockSums = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]
@@ -43,8 +43,8 @@ class PairRows(NamedTuple):
 
     Attributes:
         embedding_ND: their embeddings; as anchors N of them, as candidates M.
-        id_N: int64, equal for occurrences of the same entity pair; -1 is no one's positive, not
-            even of another -1.
+        id_N: int64, equal for occurrences of the same entity pair; a row with -1 is a positive of
+            no row, not even of another -1.
         type_N: int64, equal for the same (subject type, object type).
     """
 
@@ -128,8 +128,8 @@ def supervised_contrast(
     other classes as negatives. Anchors without a positive have no term. Unlike Khosla et al.
     (2020), an anchor's other positives are not in the denominator.
 
-    Of rows with several labels, those that share one attract. The paper leaves SupCon undefined
-    there. Give pairs without a relation the label NA: a row without any label is a negative of all.
+    If rows have several labels, rows that share one attract; the paper does not define SupCon for
+    this case. Label pairs without a relation as NA: a row without any label is a negative of all.
 
     Arguments as for ``matching_the_blanks``.
     """
@@ -160,18 +160,18 @@ def contrast_sum(
     """Sum the terms of all anchors and their positives, as defined at the top of this module.
 
     Blocks of anchors are scored and their gradient is taken at once, as in ``info_nce``. It can be
-    differentiated once. Anchors without a positive are scored, too, and add nothing: leaving them
-    out would make the host wait for their number.
+    differentiated once. Anchors without a positive are scored, too, and add nothing: skipping them
+    would make the host wait for their number.
 
     Args:
         pair_ND: anchors.
         other_MD: candidates.
         relate: returns positives and negatives of anchors, as numbered by ``offset``. An anchor
-            that is a candidate must be neither of its own (``without_self``).
+            that is a candidate must be neither for itself (``without_self``).
         offset: number of the first anchor: the row of the candidates that it is, or belongs to.
         temperature: tau > 0; may be a learned scalar.
         block_rows: anchors scored at once; None chooses.
-        by_anchor: a term is an anchor's mean over its positives, not each of them.
+        by_anchor: one term per anchor, the mean over its positives, instead of one per positive.
 
     Raises:
         ValueError: for a temperature that is not positive.
@@ -204,7 +204,7 @@ def sum_over_blocks(
     """
     rows = block_rows or rows_per_block(len(key_MD), query_ND.device)
     own_N = torch.arange(offset, offset + len(query_ND), device=query_ND.device)
-    # Also without an anchor there is one block, so that all sums are there, with a gradient.
+    # Without anchors there is still one block, so that all sums exist and have a gradient.
     blocks = [
         checkpoint(
             block_sums, query_BD, key_MD, own_B, use_reentrant=False, preserve_rng_state=False
@@ -226,7 +226,7 @@ def candidate_rows(anchors: Rows, others: Rows | None, offset: int) -> Rows:
     """Return the candidates, which are the anchors if no others are given.
 
     Raises:
-        ValueError: if ids or labels are not one a row, or the anchors are not the rows from
+        ValueError: if ids or labels are not one per row, or the anchors are not the rows from
             ``offset`` on.
     """
     candidates = anchors if others is None else others
@@ -260,7 +260,7 @@ def by_entity_pair(id_M: Tensor, type_M: Tensor, *, type_filter: bool) -> Relate
     """Return the relation of rows by their entity pairs.
 
     Args:
-        id_M: int64, equal for occurrences of the same entity pair; -1 is nobody's positive.
+        id_M: int64, equal for occurrences of the same entity pair; -1 is a positive of no row.
         type_M: int64, equal for the same (subject type, object type).
         type_filter: negatives are of another type; False: they are all other entity pairs.
     """
@@ -319,7 +319,7 @@ class _BlockedContrast(torch.autograd.Function):
             if not (wants_query or wants_key):
                 continue
             pull_BM = excess_BM.sigmoid_().mul_(weight_B1)
-            # Without negatives the pull is 0, and -inf - -inf must not come up.
+            # Without negatives the pull is 0; the clamp avoids -inf - -inf.
             push_BM.sub_(all_push_B1.clamp(min=torch.finfo(score_BM.dtype).min)).exp_()
             gradient_BM = push_BM.mul_(pull_BM.sum(1, keepdim=True)).sub_(pull_BM)
             if query_gradient_ND is not None:

@@ -1,9 +1,8 @@
-"""Entity pairs as bags of words: what a document says of them, without an encoder.
+"""Entity pairs as bags of words from their documents, without an encoder.
 
 A pair is described by the types of both entities, the words of their mentions, and the words
 around and between the two mentions that are nearest to each other. Words are tokens of the
-encoder's tokenizer, so a bag holds what the encoder reads and nothing that it does not read, such
-as blanked names.
+encoder's tokenizer, so a bag holds only what the encoder reads, and for example no blanked names.
 
 Shape letters: P pairs, S tokens of a document, M mentions, C links of mentions to entities, F
 features, W words of one pair.
@@ -24,7 +23,7 @@ from raybio.methods.mtb_mccl.documents.markers import NOT_READ, MarkedDocument
 from raybio.ops.segments import indptr_from_lengths
 
 WINDOW = 10
-"""Tokens on either side of a mention that are around it."""
+"""Number of tokens on either side of a mention that count as around it."""
 
 MAX_BETWEEN = 40
 """Mentions that are further apart, in tokens, have no words between them."""
@@ -84,7 +83,7 @@ class PairTfidf:
 
     Attributes:
         feature_F: numbers of the features, ascending.
-        weights: their inverse frequencies.
+        weights: the fitted inverse document frequencies.
     """
 
     feature_F: np.ndarray
@@ -92,7 +91,7 @@ class PairTfidf:
 
     @classmethod
     def fit(cls, words: PairWords) -> Self:
-        """Weigh the features of pairs by how few of them have each; sublinear term frequencies."""
+        """Fit inverse document frequencies over pairs; term frequencies are sublinear."""
         feature_F = distinct(words.feature_W)
         weights = TfidfTransformer(sublinear_tf=True).fit(_counts(words, feature_F))
         return cls(feature_F, weights)
@@ -100,7 +99,7 @@ class PairTfidf:
     def vectors(self, words: PairWords) -> sp.csr_matrix:
         """Return vectors (P, F) of length 1; 0 for a pair without a known feature."""
         count_PF = _counts(words, self.feature_F)
-        # scikit-learn refuses to transform no row.
+        # scikit-learn refuses a matrix without rows.
         return self.weights.transform(count_PF).tocsr() if words.num_pairs else count_PF
 
 
@@ -115,7 +114,7 @@ def _counts(words: PairWords, feature_F: np.ndarray) -> sp.csr_matrix:
 
 
 class _Document:
-    """The words of a document, by their place.
+    """The words of a document, by position.
 
     Attributes:
         id_S: token ids with markers.
@@ -149,7 +148,7 @@ class _Document:
         tail_M = self.positions[tail]
         for position_M, role in ((head_M, _HEAD), (tail_M, _TAIL)):
             names = [np.zeros(0, np.int64), *map(self._name, position_M.tolist())]
-            # Once each: an entity that is mentioned more often is no other entity.
+            # Count each word of a name once, however often the entity is mentioned.
             parts.append(_numbered(np.unique(np.concatenate(names)), role))
         if len(head_M) and len(tail_M):
             distance_MM = np.abs(head_M[:, None] - tail_M)

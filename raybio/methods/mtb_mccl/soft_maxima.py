@@ -1,7 +1,7 @@
 """Soft maxima of the scores of classes, which MCCL and the multi-center loss of MTB compare.
 
 The soft maximum of the scores s_1..s_n of a class is the sum of w_j s_j, with the weights
-w_j = softmax_j(s_j / tau1): their mean at a high temperature, the largest at a low one.
+w_j = softmax_j(s_j / tau1). It approaches their mean for a high tau1, their maximum for a low one.
 
 Shape letters: E entries (a member of several classes is an entry of each), R classes, B anchors of
 a block, P classes of all parts.
@@ -46,8 +46,8 @@ def soft_maxima(
 def _sum_by_class(value_EB: Tensor, class_E: Tensor, num_classes: int) -> Tensor:
     """Return the sums (R, B) of the values of each class.
 
-    Entries are dealt to parts, and the sums of parts are added: of a class with most of the entries
-    a GPU would add the rows one by one, where results must be exact.
+    Entries are divided into parts whose sums are then added: in deterministic mode, a GPU would
+    otherwise add the rows of a class with most of the entries one by one.
     """
     num_parts = max(1, len(class_E) // max(1, _ROWS_PER_SUM * num_classes))
     part_E = torch.arange(len(class_E), device=class_E.device) % num_parts

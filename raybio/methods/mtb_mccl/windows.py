@@ -63,7 +63,7 @@ def read_in_windows(
 def read_packed_in_windows(
     encode: EncodePacked, tokens: PackedTokens, num_tokens_R: list[int], window: int
 ) -> StatesAndAttention:
-    """Do the same with packed sequences, of which one at least is longer than ``window``.
+    """Apply ``encode`` to packed sequences, at least one of which is longer than ``window``.
 
     Args:
         encode: encodes packed sequences that are no longer than a window; its states are (T, D).
@@ -82,14 +82,14 @@ def read_packed_in_windows(
 
 
 class _Windows:
-    """The windows of some sequences, of which one at least is longer than a window.
+    """The windows of some sequences, at least one of which is longer than a window.
 
     Attributes:
         num_tokens_R: tokens of each sequence, on the host.
         row_W: sequence of each window.
         shift_W: tokens in ``[low, high)`` are ``shift`` positions earlier in the window.
         low_W: first token of the sequence that the window represents.
-        high_W: behind the last one.
+        high_W: end of these tokens (exclusive).
         size: S.
     """
 

@@ -20,7 +20,7 @@ class PaddedWords(PaddedTokens):
 
     Attributes:
         word_RL: word that a token belongs to; -1: none.
-        num_words: of all these sentences, the word 0 of each included.
+        num_words: number of words of all sentences, including the word 0 of each.
     """
 
     word_RL: Tensor
@@ -33,8 +33,8 @@ class PackedWords(PackedTokens):
 
     Attributes:
         word_index_K: tokens that belong to a word.
-        word_K: word of each of them.
-        num_words: of all these sentences, the word 0 of each included.
+        word_K: word of each of these tokens.
+        num_words: number of words of all sentences, including the word 0 of each.
     """
 
     word_index_K: Tensor
@@ -44,12 +44,12 @@ class PackedWords(PackedTokens):
 
 @dataclass(frozen=True)
 class WordBatch(TokenBatch):
-    """Sentences as token sequences; the embeddings of a sentence are those of its words.
+    """Sentences as token sequences; a sentence has one embedding for each of its words.
 
     Attributes:
         word_T: word of each token, numbered in its sentence: 0 is the first special token, words
-            come from 1; -1: none.
-        word_indptr_R1: words of each sentence, the 0 included.
+            start at 1; -1: none.
+        word_indptr_R1: CSR pointers to the words of each sentence, the word 0 included.
     """
 
     word_T: Tensor
@@ -98,7 +98,7 @@ class WordBatch(TokenBatch):
 class RelationGraphBatch(WordBatch):
     """One worker's shard of a step of relation-aware embeddings (CLDR, CLGS, CLNER).
 
-    Every anchor has a few graphs of G in all, of which the first is true. Words are rows of the
+    Every anchor has some of the G graphs; its first graph is the true one. Words are rows of the
     shard; samples, which may be words of other workers, are rows of the global batch.
 
     Attributes:
@@ -106,12 +106,12 @@ class RelationGraphBatch(WordBatch):
         word_N: word of each node.
         node_indptr_G1: nodes of each graph.
         head_E: first node of each edge; edges have both directions and no loops.
-        tail_E: second node of it.
+        tail_E: second node of each edge.
         anchor_G: anchor of each graph, ascending.
         sentence_A: sentence of each anchor, ascending.
-        tag_W: BIO tag of each word; -1: is no anchor.
+        tag_W: BIO tag of each word; -1: the word is no anchor.
         sample_WK: words that each word is compared with; -1: none.
-        sample_tag_WK: their tags.
+        sample_tag_WK: tags of these samples.
     """
 
     feature_NF: Tensor

@@ -144,15 +144,15 @@ class RelationGraphCollate:
         Args:
             row_B: sentences of the global batch.
             own_W: numbers of the shard's words in it, ascending.
-            place_W: place of each of its words among those that are gathered from all workers.
-            key: of the draws.
+            place_W: index of each of its words among the words gathered from all workers.
+            key: key of the random draws.
         """
         if self.samples is None:
             nothing = np.zeros((len(own_W), 0), dtype=np.int64)
             tag_W = np.full(len(own_W), -1)
             return {"tag_W": tag_W, "sample_WK": nothing, "sample_tag_WK": nothing}
         store = self.reader.store
-        # Word 0 of a sentence is no word, and takes no part.
+        # Word 0 of a sentence is a special token, and is not sampled.
         is_word_W = self.reader.is_word(row_B)
         tag_W = np.full(len(is_word_W), -1)
         tag_W[is_word_W] = tags_of_rows(store, row_B)

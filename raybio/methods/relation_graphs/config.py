@@ -158,7 +158,7 @@ class KnnConfig(BaseConfig):
 
     @property
     def first_settings(self) -> "WordKnnSettings":
-        """The first candidates: the only ones if there is nothing to choose."""
+        """The first of the candidates, or the only ones."""
         return WordKnnSettings(
             self.num_pair_neighbors[0], self.num_tag_neighbors[0], self.probe_positive_weights[0]
         )

@@ -1,10 +1,10 @@
 """Simulated demo sentences: reports of adverse drug effects.
 
 Drugs and effects have invented names of one or two words. A sentence states that drugs cause
-effects, in one of several wordings. It also names a disease that a drug was given for, a drug
-that did no harm, an effect that had another reason: entities as well, without a relation. So which
-of the pairs are related has to be read. Names come again and again, and which drug causes which
-effect is drawn anew for each sentence, so there is nothing to know by heart.
+effects, in one of several wordings. It also names unrelated entities: a disease that a drug was
+given for, a drug that did no harm, an effect that had another reason. So related pairs must be
+recognized by reading. Names recur, but drugs and effects are paired anew for each sentence, so
+memorizing pairs does not help.
 """
 
 import gzip
@@ -118,7 +118,7 @@ def write_words(directory: str | Path, config: WordsConfig) -> tuple[Path, Path]
 def _names(
     num: int, two_word_share: float, words: InventedWords, rng: np.random.Generator
 ) -> list[list[str]]:
-    """Names of one word, or of two, one of which is a family's that several share."""
+    """Return names of one word, or of two words, one of which several names share."""
     families = [words.new() for _ in range(max(1, num // 10))]
     names = []
     for _ in range(num):
@@ -132,7 +132,7 @@ def _names(
 def _sentence(
     number: int, names: Names, config: WordsConfig, rng: np.random.Generator
 ) -> dict[str, Any]:
-    """A sentence of SpERT's layout; each of its entities has a name of its own."""
+    """Return a sentence in SpERT's layout; its entities have different names."""
     pools = {kind: iter(rng.permutation(len(phrases)).tolist()) for kind, phrases in names.items()}
     tokens = list[str]()
     entities = list[dict[str, Any]]()

@@ -72,7 +72,7 @@ class WordEncoder(Encoder):
         self.head = None
 
     def why_padded(self) -> str:
-        """Return why it reads padded tokens only; empty if it reads packed ones, too."""
+        """Return why the encoder reads padded tokens only; empty if it reads packed ones, too."""
         if isinstance(self.body, TextEncoder):
             return self.body.why_padded()
         return "CharacterBERT reads padded sequences"
@@ -116,11 +116,11 @@ class WordEncoder(Encoder):
         """Return the tokens of words; CharacterBERT keeps the characters of the words.
 
         Raises:
-            ConfigError: if the tokenizer can make nothing of a word.
+            ConfigError: if the tokenizer has no token for a word.
         """
         if config.lower_case:
             words = [word.lower() for word in words]
-        # CharacterBERT's ids say nothing of the words.
+        # CharacterBERT's ids do not depend on the words' spelling.
         spelling = hashlib.sha256("\0".join(words).encode(errors="surrogatepass")).hexdigest()
         if isinstance(self.body, TextEncoder):
             token_E, indptr_V1 = word_pieces(self.body.tokenizer, words)
@@ -234,7 +234,7 @@ def _freeze(encoder: WordEncoder, config: WordEncoderConfig) -> None:
     num_layers = encoder.model_config.num_hidden_layers
     _check_frozen(config, num_layers)
     model = encoder.body.model
-    # The characters' part has lists of its own.
+    # The character part has its own module lists.
     below = set(model.get_input_embeddings().modules())
     lists = [
         module

@@ -58,7 +58,7 @@ class EntityRelationEvaluator(Evaluator):
         fold: rows of the splits.
     """
 
-    # Graph accuracy is part of the scores, and its loss too.
+    # Graph accuracy and loss are part of the scores, so they depend on the objective.
     training_settings = TRAINING_SETTINGS - {"objective"}
 
     config: Config
@@ -94,12 +94,12 @@ class EntityRelationEvaluator(Evaluator):
     def initial_encoder(self) -> Encoder:
         """Return the encoder before training, without a tag head."""
         initial = untrained_encoder(self.config, self._store)
-        # CharacterBERT must be given the characters of all words.
+        # This gives CharacterBERT the characters of all words.
         initial.word_tokens(self._store.words, self.config.encoder)
         return initial
 
     def rivals(self, device: Any, collective: Collective) -> Iterator[tuple[Stage, ModelScores]]:
-        """Score what needs no training of an encoder, unless the settings leave it out."""
+        """Score rivals that need no training of an encoder, unless the settings exclude them."""
         if not self.config.evaluation.rivals:
             return
         initial = self._word_model(self.initial_encoder().to(device), collective)
@@ -129,11 +129,11 @@ class EntityRelationEvaluator(Evaluator):
         )
 
     def remarks(self) -> Sequence[str]:
-        """Return on how many sentences the step of the weights was chosen, if not all of dev."""
+        """Return a remark on how many sentences chose the step of the weights, if not all."""
         metric = self.config.schedule.best_metric or ""
         num_sentences = self.config.evaluation.num_sentences_in_training
         num_dev = len(self.fold.dev)
-        # The loss and the accuracy of graphs are of all of them.
+        # The loss and the accuracy of graphs are computed on all sentences.
         if metric.removeprefix("val/") not in LOGGED_SCORES or num_sentences is None:
             return ()
         if num_sentences >= num_dev:
@@ -193,7 +193,7 @@ class EntityRelationEvaluator(Evaluator):
         )
 
     def _reference(self, encoder: WordEncoder) -> ReferenceWords:
-        """Return the words that predict those of test sentences, as in ``score``."""
+        """Return the words that vote on words of test sentences, as in ``score``."""
         words = self._word_model(encoder, SingleProcess())
         rows = self.fold.train_and_dev
         known = embed_sentences(words, words, rows)

@@ -45,8 +45,8 @@ def export_word_encoder(
         encoder: what to export; not changed.
         directory: the folder to write.
         card: see ``export_text_encoder``.
-        settings: how the encoder is used, as plain JSON.
-        reference: words whose neighbors new words are; None: the export predicts nothing.
+        settings: settings for using the encoder, as plain JSON.
+        reference: words that vote on new words; None: the export predicts nothing.
 
     Returns:
         ``directory``.

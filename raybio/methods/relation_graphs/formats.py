@@ -36,11 +36,11 @@ TEST_SET = "test set"
 
 
 class WordSentence(NamedTuple):
-    """A sentence as the file has it.
+    """A sentence as it is in the file.
 
     Attributes:
         words: its tokens, W of them.
-        entities: (type, number of the first word, number behind the last word).
+        entities: (type, first word, end word (exclusive)).
         relations: (type, number of the head's entity, number of the tail's entity).
         orig_id: its name in files of folds; "" if it has none.
     """
@@ -59,13 +59,13 @@ class FoldIds(NamedTuple):
 
 
 class _SentenceError(Exception):
-    """Why a sentence is skipped: a reason, and what it has."""
+    """A sentence is skipped. Arguments: reason and detail."""
 
 
 def read_spert(
     path: Path, quarantine: Quarantine, taken: set[str] | None = None
 ) -> list[WordSentence]:
-    """The sentences of a file, in order.
+    """Return the sentences of a file, in order.
 
     Args:
         path: the file, plain or gzip: a list of objects with ``tokens``, ``entities``,
@@ -73,12 +73,11 @@ def read_spert(
             Other keys are ignored. ``end`` of an entity is the number behind its last word.
         quarantine: takes sentences that are not sound, whole; their "line" is the sentence's number
             in the file, since such files are often a single line.
-        taken: ids that other files' sentences have; this file's are added. None: nothing refers to
-            sentences by their ids, which may repeat and have any form.
+        taken: ids of sentences in other files, to which the ids of this file are added. None:
+            nothing refers to sentences by ids, which may repeat and have any form.
 
     Raises:
-        DataError: with file and line, if the file cannot be read, is damaged, or is no list of
-            anything.
+        DataError: with file and line, if the file cannot be read, is damaged, or is no JSON list.
     """
     sentences = list[WordSentence]()
     number = 0
@@ -100,15 +99,15 @@ def read_spert(
 
 
 def read_folds(path: Path) -> tuple[FoldIds, ...]:
-    """The folds of a file, by their numbers.
+    """Return the folds of a file, in order of their numbers.
 
     Args:
         path: JSON, plain or gzip: ``{"split_1": {"train set": [ids], "test set": [ids]}, ...}``
             with ids as texts.
 
     Raises:
-        DataError: naming the fold and what is wrong: no such file or form, a fold that is missing
-            between others, an id that is there twice or on both sides, or a side without sentences.
+        DataError: naming the fold, if the file is missing or of another form, a fold number is
+            missing, an id is repeated or on both sides, or a side has no sentences.
     """
     value = read_json_object(path)
     names = [f"split_{number}" for number in range(1, len(value) + 1)]
@@ -171,7 +170,7 @@ def _list(fields: Mapping[str, Any], name: str) -> list[Any]:
 
 
 def _triple(value: Any, names: tuple[str, str, str]) -> tuple[str, int, int]:
-    """A type and two whole numbers."""
+    """Check and return a type and two whole numbers."""
     kind, first, second = (
         _fields(value, f"one with {names[1]!r} and {names[2]!r}", names)[name] for name in names
     )
@@ -192,12 +191,12 @@ def _orig_id(fields: Mapping[str, Any], *, is_id_needed: bool) -> str:
 
 
 def _name(fields: Mapping[str, Any]) -> str:
-    """Beginning of messages."""
+    """Return the beginning of messages about a sentence."""
     return f"{fields['orig_id']}: " if isinstance(fields.get("orig_id"), (int, str)) else ""
 
 
 def _fold(path: Path, name: str, value: Any) -> FoldIds:
-    """A fold that was checked on its own.
+    """Check and return a single fold.
 
     Raises:
         DataError: as ``read_folds``.

@@ -36,7 +36,7 @@ def true_graph_loss(
         anchor_G: anchor of each graph, ascending from 0 without gaps; the first is the true one.
         num_anchors: A.
         temperature: τ.
-        more_AN: similarities with more false graphs, -inf for none; not in the paper.
+        more_AN: similarities with more false graphs, -inf where there is none; not in the paper.
     """
     logit_G = at_least_fp32(similarity_G) / temperature
     total_A = grouped_logsumexp(logit_G[:, None], anchor_G, num_anchors)[:, 0]
@@ -70,7 +70,7 @@ def same_tag_loss(
         word_WD: the words.
         tag_W: their tags; -1: no anchor.
         other_MD: the words that samples are taken from.
-        sample_WK: indices of the samples in it; -1: none.
+        sample_WK: indices of the samples in ``other_MD``; -1: none.
         sample_tag_WK: tags of the samples.
         temperature: τ.
 
@@ -80,7 +80,7 @@ def same_tag_loss(
     exists_WK = sample_WK >= 0
     is_positive_WK = exists_WK & (sample_tag_WK == tag_W[:, None])
     is_anchor_W = has_positive(tag_W, sample_WK, sample_tag_WK)
-    # All cosines at once: with a few hundred words that is less than gathering 80 vectors for each.
+    # All cosines at once: for a few hundred words, cheaper than gathering 80 vectors for each.
     cosine_WM = normalize(at_least_fp32(word_WD)) @ normalize(at_least_fp32(other_MD)).T
     logit_WK = cosine_WM.gather(1, sample_WK.clamp(min=0)) / temperature
     lowest = torch.finfo(logit_WK.dtype).min

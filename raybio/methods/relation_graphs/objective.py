@@ -60,7 +60,7 @@ class RelationGraphObjective(CouplingObjective):
 
     Attributes:
         config: settings.
-        model: which of the models.
+        model: name of the model.
         head: parameters trained next to the encoder.
     """
 
@@ -103,7 +103,7 @@ class RelationGraphObjective(CouplingObjective):
         return LossReport(loss, terms)
 
     def num_averaged(self, batch: RelationGraphBatch) -> dict[str, int]:
-        """Return over how many sentences or words of a whole batch each term is averaged."""
+        """Return term -> number of sentences or words of a batch over which it is averaged."""
         counts = {}
         if self.model != "clner":
             counts["graph_loss"] = len(batch.sentence_A.unique())
@@ -175,9 +175,9 @@ class RelationGraphObjective(CouplingObjective):
     def _other_graphs(
         self, similarities: "Similarities", batch: RelationGraphBatch, collective: Collective
     ) -> Tensor:
-        """Return cosines (A, M) with the true graphs of other sentences; -inf for the own one."""
+        """Return cosines (A, M) with true graphs of other sentences; -inf for the own sentence."""
         gathered = collective.all_gather(similarities.graph_AD)
-        # A number that no sentence of another worker has.
+        # Make sentence numbers unique across workers.
         sentence_A = batch.sentence_A + (collective.rank << 32)
         sentence_M = collective.all_gather(sentence_A, gathered).row_MD
         cosine_AM = normalize(similarities.text_AD) @ normalize(gathered.row_MD).T

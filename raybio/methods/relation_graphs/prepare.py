@@ -1,7 +1,6 @@
 """Prepare a store of sentences with entities and relations: files in, a committed store out.
 
-What a store of sentences with entities and relations is made of: the CLDR paper's Tables 1, 5 and
-6, as plain data.
+``statistics_of_words`` counts the sentences of a store as in the CLDR paper's Tables 1, 5 and 6.
 
 Shape letter: G tags.
 """
@@ -41,23 +40,24 @@ def prepare_words(
 
     Args:
         out: folder of the store.
-        files: all sentences, if there is a file of folds, whose ids name one sentence each; else
-            those to train on.
-        splits: the folds of a cross-validation, in the layout of ``spert.read_folds``.
-        dev: in place of ``splits``, files to choose settings on.
-        test: in place of ``splits``, files to report on; with them there is a single fold.
-        test_share: in place of ``splits`` and ``test``, the fraction of the sentences to train on
-            that becomes test. Drawn by the words and the seed alone: equal sentences stay together.
+        files: training sentences; with ``splits``, all sentences, each with a distinct id.
+        splits: the folds of a cross-validation, in the layout of ``formats.read_folds``.
+        dev: instead of ``splits``, files on which settings are chosen.
+        test: instead of ``splits``, files on which scores are reported; they make a single fold.
+        test_share: instead of ``splits`` and ``test``, the fraction of the training sentences that
+            becomes the test set. The draw depends on words and seed only, so equal sentences stay
+            together.
         seed: seed of that draw.
-        force: replace a store that is there already.
+        force: replace an existing store.
         max_bad_share: maximum fraction of invalid sentences.
 
     Returns:
         The store, open. The same files give the same bytes.
 
     Raises:
-        ConfigError: for ``splits`` beside ``dev``, not exactly one of ``splits``, ``test`` and
-            ``test_share``, a share outside (0, 1), or one file in two places.
+        ConfigError: for ``splits`` together with ``dev``, unless exactly one of ``splits``,
+            ``test`` and ``test_share`` is given, for a share outside (0, 1), or for a file that is
+            given twice.
         DataError: if a file is missing, damaged or of another format, too much is bad, no test
             sentence is drawn, or folds and sentences do not belong together.
         StoreError: if the store cannot be written.
@@ -125,7 +125,7 @@ def _check_share(share: float, splits: Path | None, test: Sequence[Path]) -> Non
 def _draw_test(
     sentences: Sequence[WordSentence], share: float, seed: int
 ) -> tuple[list[WordSentence], list[WordSentence]]:
-    """Return training and test sentences, drawn by their words alone.
+    """Return training and test sentences; the draw depends on words and seed only.
 
     Raises:
         DataError: if none is drawn for one of them.
@@ -151,7 +151,7 @@ def _read(
 
 
 def _one_fold(read: Mapping[str, Sequence[WordSentence]]) -> Folds:
-    """Rows by split, as they stand end to end.
+    """Return the rows of each split, for splits stored one after the other.
 
     Raises:
         DataError: if no sentence is left to train or to test on.
@@ -164,11 +164,11 @@ def _one_fold(read: Mapping[str, Sequence[WordSentence]]) -> Folds:
 
 
 def _folds(path: Path, sentences: Sequence[WordSentence], quarantine: Quarantine) -> Folds:
-    """Rows of each fold's sentences.
+    """Return the rows of each fold's sentences.
 
     Raises:
-        DataError: as ``read_folds``, for an id that no sentence has: without it, results would be
-            of another fold than the published one; and if most sentences are in no fold.
+        DataError: as ``read_folds``; for an id that no sentence has, without which the fold would
+            not be the published one; and if most sentences are in no fold.
     """
     row_by_id = {
         sentence.orig_id: row for row, sentence in enumerate(sentences) if sentence.orig_id
@@ -183,8 +183,8 @@ def _folds(path: Path, sentences: Sequence[WordSentence], quarantine: Quarantine
             )
             if not quarantine.count_by_reason:
                 raise DataError(f"{message}; give the --input that belongs to these folds")
-            # Without them results would be of other folds than others have, so they cannot just be
-            # left out.
+            # Without these sentences the folds would not be the published ones, so they cannot just
+            # be skipped.
             skipped = "; ".join(
                 f"{reason}: {count:,}, first {quarantine.examples_by_reason[reason][0]}"
                 for reason, count in quarantine.count_by_reason.items()
@@ -223,9 +223,9 @@ def statistics_of_words(store: WordStore, batch_sentences: int = 16) -> dict[str
 
     Returns:
         ``folds``: for each fold and split the number of each of ``COUNTED`` (Table 1);
-            ``num_by_tag``: words of each
-        tag in the whole store (Table 6); ``mean_by_tag``: expected words of each tag in a batch of
-        ``batch_sentences`` that are drawn from the whole store (Table 5).
+        ``num_by_tag``: number of words of each tag in the whole store (Table 6); ``mean_by_tag``:
+        expected number of words of each tag in a batch of ``batch_sentences`` sentences from the
+        whole store (Table 5).
     """
     num_relations_N = np.array([len(store.relations(row)[0]) for row in range(store.num_rows)])
     num_entities_N = np.array([len(store.entities(row)[0]) for row in range(store.num_rows)])
@@ -257,7 +257,7 @@ def statistics_of_words(store: WordStore, batch_sentences: int = 16) -> dict[str
 
 
 def word_statistics_markdown(data: Mapping[str, Any]) -> str:
-    """The tables of ``statistics_of_words``; splits that are empty in every fold are left out."""
+    """Return ``statistics_of_words`` as tables, without splits that are empty in every fold."""
     splits = [split for split in SPLITS if any(fold[split]["sentences"] for fold in data["folds"])]
     folds = [
         [f"{number}", *(f"{fold[split][what]:,}" for split in splits for what in COUNTED)]

@@ -89,7 +89,7 @@ def report_data(
     num_neighbors: Mapping[str, int],
     models: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Return the same as plain JSON, with the evaluated models."""
+    """Return the content of ``report_markdown`` as plain JSON, with the evaluated models."""
     return {
         "scores": dict(intervals),
         "chance": dict(chance),

@@ -1,4 +1,4 @@
-"""Rivals of trained word encoders: entities and relations without training one.
+"""Rivals of trained word encoders: entities and relations without training an encoder.
 
 - ``look-up``: the usual tag of a word form, and the usual relation of two entity types
   (``classifiers/look_up.py``).
@@ -80,8 +80,8 @@ def fold_rivals(
         store: the sentences.
         fold: rows of the splits.
         config: settings of the evaluation.
-        initial: the encoder before training. Where ``config`` has several numbers of neighbors, it
-            has no row: the row ``initial`` of the table chooses among them, too.
+        initial: the encoder before training. If ``config`` has several numbers of neighbors, it has
+            no row here, since the table's row ``initial`` already chooses among them.
         has_dev: whether validation sentences were not trained on. Without them nothing is chosen.
         has_dev_scores: whether validation sentences are scored, too.
     """

@@ -31,13 +31,13 @@ MEASURES = tuple(f"{task}_{what}" for task in TASKS for what in ("f1", "precisio
 
 @dataclass(frozen=True)
 class TaggedPairs:
-    """Tags and relations of all words of a split, of gold or of a model.
+    """Tags and relations of all words of a split, gold or predicted.
 
     Attributes:
         tag_W: 0 is O, 1 + 2t begins a chunk of type t, 2 + 2t is inside one.
         first_P, second_P: the words of each related pair, numbered over all sentences; a pair that
-            comes twice with one label, in whatever order, counts once.
-        label_P: its relation, >= 1.
+            is repeated with the same label, in either order, counts once.
+        label_P: relation of each pair, >= 1.
     """
 
     tag_W: Integers
@@ -61,11 +61,11 @@ def score_entities_relations(
     chunks.
 
     Args:
-        predicted: by models of entities and of relations.
-        gold: all that there is to find. A gold pair of one word with itself cannot be found, and
+        predicted: predictions of models of entities and of relations.
+        gold: all gold annotations. A gold pair of a word with itself cannot be predicted, and
             counts as missed.
         indptr_S1: where each sentence begins among the words, and where the last one ends.
-        num_types: of entities.
+        num_types: number of entity types.
         num_relations: labels are 1 .. num_relations.
 
     Raises:
@@ -123,9 +123,9 @@ class TaskCounts(NamedTuple):
     """Counts of one task by sentence and class.
 
     Attributes:
-        right_SA: predicted and right.
-        predicted_SA: predicted.
-        gold_SA: right or missing.
+        right_SA: number of right predictions.
+        predicted_SA: number of predictions.
+        gold_SA: number of gold items, right or missed.
         present_SA: a class counts in the mean over classes where this is above 0.
     """
 
@@ -136,7 +136,7 @@ class TaskCounts(NamedTuple):
 
 
 class SentenceCounts(ABC):
-    """Counts by sentence and class, and the scores that follow. A share of nothing is 0."""
+    """Counts by sentence and class, and scores computed from them; 0 / 0 is 0."""
 
     @cached_property
     @abstractmethod
@@ -176,8 +176,8 @@ class SentenceCounts(ABC):
     ) -> dict[str, Interval]:
         """Return the values with 95 % percentile intervals of the bootstrap over sentences.
 
-        They speak of the choice of sentences alone, not of training seeds; with very few sentences
-        they are too narrow (Efron 1979), and with a single one unknown: NaN.
+        They reflect the sample of sentences, not training seeds. With very few sentences they are
+        too narrow (Efron 1979), and with a single one unknown (NaN).
         """
         return percentile_intervals(self.counts, rng, num_resamples=num_resamples)
 
@@ -192,15 +192,14 @@ class EntityRelationScores(SentenceCounts):
 
     - ``ner``: chunks.
     - ``re_minus``: pairs, whatever their entities.
-    - ``re``: pairs that are strictly right, of those found and of those gold.
-    - ``re_legacy``: the authors' code, which counts as missing only the gold pairs that were not
-      found as pairs. A pair that is lost through its entities is wrong, but not missing, and recall
-      is too high.
+    - ``re``: strictly right pairs, relative to found pairs and to gold pairs.
+    - ``re_legacy``: as in the authors' code, only gold pairs that were not found as pairs count as
+      missing. A pair with a wrong entity is wrong but not missing, so recall is too high.
 
     Attributes:
-        entity_SA3: chunks right, found and gold, by type.
-        relation_SA4: pairs right, strictly right, found and gold, by relation (the first is label
-            1).
+        entity_SA3: number of right, found and gold chunks, by type.
+        relation_SA4: number of right, strictly right, found and gold pairs, by relation (the first
+            is label 1).
     """
 
     entity_SA3: Integers
@@ -229,7 +228,7 @@ def _shares(
 
 
 def _unordered(tagged: TaggedPairs) -> NDArray[np.int64]:
-    """Return lower word, higher word and label (P, 3) of each pair, none twice."""
+    """Return lower word, higher word and label (P, 3) of each distinct pair."""
     low_P = np.minimum(tagged.first_P, tagged.second_P)
     high_P = np.maximum(tagged.first_P, tagged.second_P)
     return np.unique(np.stack([low_P, high_P, tagged.label_P], axis=1).astype(np.int64), axis=0)

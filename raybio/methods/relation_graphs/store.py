@@ -1,7 +1,7 @@
 """The store of sentences with entities and relations; rows are in the order of the files.
 
-Shape letters: N sentences, T words of all of them end to end, W words of one; E entities and P
-relations of one.
+Shape letters: N sentences, T words of all sentences end to end; W words, E entities and P relations
+of one sentence.
 """
 
 import itertools
@@ -56,7 +56,7 @@ class WordStore(RaggedStore):
     parts = PARTS
 
     orig_ids = TextColumn(ROWS, "orig_id", pa.large_string())
-    """Name of each sentence (N,); "" for those that have none."""
+    """Name of each sentence (N,); "" if it has none."""
 
     words = TextColumn(WORDS, "word", pa.large_string())
     """Distinct words as written, by descending frequency, ties in alphabetical order."""
@@ -83,7 +83,7 @@ class WordStore(RaggedStore):
         return self.word_T[self.indptr_N1[row] : self.indptr_N1[row + 1]]
 
     def entities(self, row: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return (first word (E,), word behind the last (E,), type (E,)), int64, as in the file.
+        """Return (first word (E,), end word, exclusive (E,), type (E,)), int64, as in the file.
 
         Types are indices of ``entity_types``. Entities may overlap.
         """
@@ -96,7 +96,7 @@ class WordStore(RaggedStore):
     def entities_of(
         self, row_S: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return (first word, word behind the last, type, index in ``row_S``), each (E,), int64.
+        """Return (first word, end word (exclusive), type, index in ``row_S``), each (E,), int64.
 
         These are the entities of some sentences, in the order of ``row_S`` and then of the file.
         """
@@ -121,11 +121,11 @@ class WordStore(RaggedStore):
         """Return the rows of "train", "dev" or "test" of a fold, int64, as in the file of folds.
 
         Args:
-            fold: from 1.
-            split: which part of it.
+            fold: number of the fold, from 1.
+            split: name of the split.
 
         Raises:
-            ConfigError: for a fold that is not there, or another name of a split.
+            ConfigError: for a fold that does not exist, or another name of a split.
         """
         if not 1 <= fold <= self.num_folds:
             want = (
@@ -152,7 +152,7 @@ class WordStore(RaggedStore):
 
     @property
     def word_T(self) -> np.ndarray:
-        """Words of all sentences end to end, as places in ``words``; mapped."""
+        """Words of all sentences end to end, as indices of ``words``; memory-mapped."""
         return self._arrays["tokens", "word"]
 
 
@@ -166,11 +166,11 @@ def commit_words(
     """Write and commit a store of sentences.
 
     Args:
-        draft: where.
-        sentences: at least one.
-        folds: for each fold, the rows of each of ``SPLITS``, in the order in which ``fold_rows`` is
-            to give them.
-        provenance: further entries of the manifest.
+        draft: the store's draft.
+        sentences: at least one sentence.
+        folds: for each fold, the rows of each of ``SPLITS``, in the order that ``fold_rows``
+            returns.
+        provenance: more entries of the manifest.
 
     Raises:
         StoreError: if it cannot be written.
@@ -221,7 +221,7 @@ def draw_validation(
 
     Args:
         train_N: training sentences, in the order of the file of folds.
-        share: of them that is kept for validation.
+        share: share of these sentences that is kept for validation.
     """
     size = int(share * len(train_N))
     is_dev_N = np.zeros(len(train_N), dtype=bool)
@@ -232,9 +232,9 @@ def draw_validation(
 def _leakage(
     sentences: Sequence[WordSentence], folds: Sequence[Mapping[str, np.ndarray]]
 ) -> dict[str, int]:
-    """Count sentences of dev and test, over all folds, whose words are in another split, too.
+    """Count sentences of dev and test, over all folds, whose words are also in another split.
 
-    Folds without dev have the sentences that the default ``data.validation_share`` draws. Test is
+    Folds without dev use the sentences that the default ``data.validation_share`` draws. Test is
     compared with all training sentences, since the last training of the paper reads dev, too.
     """
     key_N = text_keys(" ".join(sentence.words) for sentence in sentences)
@@ -266,7 +266,7 @@ def _numbered(
     types: Sequence[str],
     labels: Sequence[str],
 ) -> dict[str, list[list[tuple[int, ...]]]]:
-    """The values of each part's columns, sentence by sentence."""
+    """Return the values of each part's columns, sentence by sentence."""
     word = {name: number for number, name in enumerate(words)}
     kind = {name: number for number, name in enumerate(types)}
     label = {name: number for number, name in enumerate(labels, start=1)}
@@ -299,13 +299,13 @@ def _counts(sentences: Sequence[WordSentence], types: Sequence[str]) -> dict[str
 
 
 def _has_overlap(sentence: WordSentence) -> bool:
-    """Whether two entities share a word."""
+    """Return whether two entities share a word."""
     spans = sorted((start, end) for _, start, end in sentence.entities)
     return any(second[0] < first[1] for first, second in itertools.pairwise(spans))
 
 
 def _num_within_a_word(sentence: WordSentence) -> int:
-    """Count the relations of two entities that end with the same word, which no pair represents."""
+    """Count relations whose entities end with the same word, which no word pair represents."""
     return sum(
         sentence.entities[head][2] == sentence.entities[tail][2]
         for _, head, tail in sentence.relations

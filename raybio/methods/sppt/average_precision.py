@@ -19,8 +19,8 @@ MAX_COUNTED = 128
 def counted_thresholds(num_thresholds: int) -> Int64s:
     """Return the indices (K,), ascending, of the thresholds at which anchors' pairs are counted.
 
-    All of few, and of more the highest and the lowest, and geometric steps from the highest on:
-    precision changes fastest at the top of the list.
+    If there are few, these are all. Otherwise they are the highest and the lowest, and geometric
+    steps down from the highest, since precision changes fastest at the top of the list.
     """
     if num_thresholds <= MAX_COUNTED:
         return np.arange(num_thresholds)
@@ -52,10 +52,10 @@ def average_precision_contributions(
 
     Args:
         anchor_P: number of each link's anchor, ascending; every anchor has a link.
-        threshold_P: threshold (0 to U - 1) that is the link's score.
+        threshold_P: index (0 to U - 1) of the threshold that equals the link's score.
         num_pairs_U: pairs of the group that score at least as high.
-        num_pairs_AK: likewise, pairs of each anchor, for thresholds ``index_K``.
-        index_K: counted thresholds, as of ``counted_thresholds``.
+        num_pairs_AK: the same for the pairs of each anchor, at thresholds ``index_K``.
+        index_K: counted thresholds (see ``counted_thresholds``).
     """
     num_links = len(anchor_P)
     links_at_U = np.bincount(threshold_P)

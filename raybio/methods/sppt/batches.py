@@ -12,14 +12,14 @@ class LinkBatch(TokenBatch):
     """One worker's shard of a step of structure-preserving pre-training.
 
     The R sequences are the shard's anchors, then their positives, then their negatives.
-    ``pair_masks`` turns nodes and links into masks of pairs, on the device: what travels does not
-    grow with the number of workers.
+    ``pair_masks`` turns nodes and links into masks of pairs on the device, so the size of a batch
+    does not grow with the number of workers.
 
     Attributes:
         row_R: store row (graph node) of each sequence.
         num_anchors: number of anchors, shape ().
-        link_sequence_E: sequence of each of its links to a node of the global batch.
-        link_row_E: that node.
+        link_sequence_E: sequence of each link to a node of the global batch.
+        link_row_E: the node that each link leads to.
         num_fallback_negatives: number of negatives from outside their anchor's group, shape ().
     """
 

@@ -64,7 +64,7 @@ class Corpus(NamedTuple):
 
 
 LINE_BITS = 40
-"""Bits of a line's number, where a link stands; the number of its file is above them."""
+"""Bits for the line number of a link; the number of its file is in the higher bits."""
 LINE_MASK = (1 << LINE_BITS) - 1
 
 LINKS_AT_ONCE = 1 << 20
@@ -73,7 +73,7 @@ LINKS_AT_ONCE = 1 << 20
 class LinkCollector:
     """Undirected links between numbered rows, each once, in either direction.
 
-    Self pairs and repetitions are skipped, and counted in the quarantine as no defects of the file:
+    Self pairs and repetitions are skipped, and counted in the quarantine, but not as defects, since
     a file may list both directions.
     """
 
@@ -83,19 +83,19 @@ class LinkCollector:
         Args:
             quarantine: takes what is skipped.
             keys: the rows' ids.
-            folder: takes files of 16 bytes a link that is added and 8 bytes a distinct link. None:
-                all links stay in memory.
+            folder: takes files of 16 bytes per added link and 8 bytes per distinct link. None: all
+                links stay in memory.
         """
         self._quarantine = quarantine
         self._keys = keys
         self._folder = folder
-        # A link u < v is the number u * (number of rows) + v; its value is where it stands.
+        # A link u < v is the number u * (number of rows) + v; its value is its file and line.
         self._runs = LinkRuns(None if folder is None else folder / "link_runs")
         self._files: list[str] = []
         self._last_line = 0
 
     def add(self, u_E: np.ndarray, v_E: np.ndarray, line_E: np.ndarray, file: str) -> None:
-        """Add the links between rows ``u`` and ``v``, which stand in ascending lines of a file."""
+        """Add the links between rows ``u`` and ``v``, which are in ascending lines of a file."""
         if not len(u_E):
             return
         if self._files[-1:] != [file] or line_E[0] <= self._last_line:
@@ -264,7 +264,7 @@ class _Links(NamedTuple):
     link_P1: np.ndarray
 
     def parts(self) -> Iterator[tuple[slice, slice, np.ndarray]]:
-        """Yield rows, links, and the links' ends (E, 2) from the first of the rows, of a range."""
+        """Yield rows and links of each range, and the links' ends (E, 2) from its first row on."""
         for number in range(len(self.row_P1) - 1):
             rows = slice(*self.row_P1[number : number + 2].tolist())
             links = slice(*self.link_P1[number : number + 2].tolist())
@@ -323,7 +323,7 @@ def _held_out_links(
     rng = np.random.default_rng(seed)
     is_out_E = np.zeros(len(links.edge_E2), dtype=bool)
     if held_out == "random":
-        # The draws of all ranges are those of one range: a number a link, then one a group.
+        # All ranges together draw what one range would: a number per link, then one per group.
         rng_of_groups = np.random.Generator(np.random.PCG64(seed).advance(len(is_out_E)))
         for rows, part, edge_E2 in links.parts():
             group_P = group_R[rows]
@@ -363,13 +363,13 @@ def _training_graph(
 
 MAX_TIMES_SHARE = 3
 MAX_SHARE_OF_DATE = 0.1
-"""Limits of a split by date: this multiple of the wanted share, or this share of the links."""
+"""A split by date holds out at most this multiple of the wanted share, or this share of links."""
 
 
 def _equally_precise(date_R: np.ndarray) -> np.ndarray:
     """Return dates cut to the precision that all of them have: years, months or days.
 
-    A year alone may be any of its days, so that it cannot be before or after one of them.
+    A year alone may be any of its days, so it cannot be before or after one of them.
     """
     known_R = date_R[date_R >= 0]
     for unit in (10_000, 100):

@@ -54,7 +54,7 @@ class LinkQueries:
         training: links among them that the model was trained on.
         heldout: links among them that were kept out of training.
         parts: parts of the held-out links, by name.
-        num_left_out: neighbors of the drawn nodes that ``max_neighbors`` left out.
+        num_left_out: number of neighbors of the drawn nodes that ``max_neighbors`` excludes.
     """
 
     node_S: np.ndarray
@@ -100,10 +100,10 @@ def draw_link_queries(
 ) -> LinkQueries:
     """Choose the nodes of an evaluation; all runs over a store get the same.
 
-    A node that ``max_neighbors`` leaves out is neither an anchor nor a candidate: links to it are
-    scored for nobody. Nodes with most links lose neighbors first, in a uniform draw over training
-    and held-out links alike, so they are ranked by a sample of their links; nodes with few links
-    keep all of theirs. No drawn node is left out for having many links.
+    A node that ``max_neighbors`` excludes is neither an anchor nor a candidate, and links to it are
+    not scored. Nodes with the most links lose neighbors first, drawn uniformly over training and
+    held-out links, so they are scored on a sample of their links; nodes with few links keep all of
+    theirs. No drawn node is excluded for having many links.
 
     Args:
         graph: the training graph.
@@ -112,10 +112,10 @@ def draw_link_queries(
             held-out links, are added (as in the authors' code); the links among all of these are
             queried. 0: every node.
         parts: held-out links that are also scored by themselves, by name.
-        num_groups: groups drawn of those with training links, the nodes of all others are left out;
-            0: all groups.
-        max_neighbors: most nodes that are added as neighbors; 0: all. The nodes are at most
-            this number and the drawn ones.
+        num_groups: number of groups drawn from those with training links; nodes of other groups are
+            excluded. 0: all groups.
+        max_neighbors: maximum number of nodes that are added as neighbors to the drawn ones; 0:
+            all.
     """
     graph_by_part = {
         name: Graph.from_edges(np.asarray(link_E2), graph.num_nodes, graph.group_N)
@@ -150,7 +150,7 @@ def _neighbors(
     max_neighbors: int,
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, int]:
-    """Return neighbors that are not drawn themselves, and how many are left out.
+    """Return neighbors that are not drawn themselves, and the number of excluded neighbors.
 
     Each node in turn adds one neighbor, drawn without replacement, until there are enough.
 
@@ -158,7 +158,7 @@ def _neighbors(
         graph: the training graph.
         heldout: held-out links, which are followed too.
         drawn: the nodes whose neighbors are added.
-        max_neighbors: most neighbors; 0: all.
+        max_neighbors: maximum number of neighbors; 0: all.
         rng: draws them.
     """
     sides = (graph, heldout)
@@ -181,7 +181,7 @@ def _neighbors(
 
 
 def _drawn_groups(graph: Graph, num_groups: int) -> np.ndarray:
-    """Return whether each node (N,) is of a drawn group.
+    """Return whether each node (N,) is in a drawn group.
 
     Groups are drawn from those with training links: without one, there is nothing to retrieve.
     """

@@ -25,10 +25,10 @@ from raybio.methods.sppt.rivals import BlockScores, Rival
 
 NAME = "GCN on initial"
 NAME_ON_MODEL = "GCN on model"
-"""Of a model whose initial encoder is not known: the network reads the model's own embeddings."""
+"""Row of a model whose initial encoder is unknown; the network reads the model's embeddings."""
 
 MAX_NODES = 50_000
-"""Each step reads all nodes: with more, the row is left out."""
+"""With more nodes there is no such row, since each step reads all nodes."""
 
 NUM_STEPS = 200
 WIDTH = 128
@@ -51,7 +51,7 @@ def gnn_rival(
         feature_ND: embeddings of all nodes by the frozen encoder.
         graph: training links.
         node_S: nodes of the evaluation.
-        collective: workers, who get the same ranking.
+        collective: workers, which get the same ranking.
         seed: of weights and negatives.
         name: of its row.
     """

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 
 def find_ids(values: pa.Array, keys: pa.Array) -> np.ndarray:
-    """Return the index of each value among ``keys`` (N,), -1 if it is not there."""
+    """Return the index of each value among ``keys`` (N,), -1 for missing values."""
     index_N = pc.index_in(values.cast(keys.type), value_set=keys)
     return np.asarray(pc.fill_null(index_N, -1)).astype(np.int64)
 

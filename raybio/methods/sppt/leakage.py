@@ -1,4 +1,4 @@
-"""How much of the held-out links of a graph can be looked up in its training links.
+"""Leakage: the share of a graph's held-out links that can be looked up in its training links.
 
 Park and Marcotte, "Flaws in evaluation schemes for pair-input computational predictions" (2012):
 a prediction for a pair is easier the more of its ends the training has seen. Here an end is seen if
@@ -23,7 +23,7 @@ LINKS_AT_ONCE = 1 << 21
 
 
 class LinkClasses(NamedTuple):
-    """What training shows of each held-out link.
+    """Classes of held-out links, by what training shows of their ends.
 
     Attributes:
         num_seen_E: number of ends that have a training link, or a relative with one: 0, 1 or 2.
@@ -44,7 +44,7 @@ class LinkClasses(NamedTuple):
         }
 
     def parts(self, heldout_E2: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the links of each class by name of a split; classes with all or none are left out.
+        """Return the links of each class by name of a split; omit classes with all or no links.
 
         Args:
             heldout_E2: the held-out links.

@@ -32,7 +32,7 @@ from raybio.ops.scores import Metric, check_finite, entries_at_once, row_blocks,
 from raybio.ops.segments import expand
 
 _KEPT_ENTRIES = 1 << 27
-"""Most scores of a group that are kept between its two passes."""
+"""Maximum number of scores of a group that are kept between its two passes."""
 
 CUTOFFS = (1, 5, 10, 25, 100)
 """The cut-offs k of precision and recall at k."""
@@ -179,9 +179,9 @@ def rank_links(
             every worker.
         indptr: (N + 1,) row pointers of the links, as in ``graph.csr.Graph``. Links between groups
             do not count.
-        indices: (P,) their other ends.
+        indices: (P,) other end of each link.
         group_N: (N,) group of each node; None: all nodes are one group.
-        block_rows: most anchors that are scored at once.
+        block_rows: maximum number of anchors that are scored at once.
         ignore: (indptr, indices) of pairs that are neither candidates nor links: the training
             links, where held-out links are queried.
         collective: divides the rows over workers. Every worker returns the whole result. Workers
@@ -254,7 +254,7 @@ class GroupRanking:
         row_P: anchor of each link, ascending.
         column_P: candidate that the anchor is linked to.
         ignored: pairs that are no candidates; None: every other node is a candidate.
-        block_rows: most anchors that are scored at once.
+        block_rows: maximum number of anchors that are scored at once.
         collective: workers that divide the rows; None: this process scores all.
     """
 
@@ -331,7 +331,7 @@ def _count_pairs(
     threshold = torch.from_numpy(threshold_U).to(device, ranking.candidates.dtype)
     counted_K = torch.from_numpy(index_K).to(device)
     num_pairs_U = torch.zeros(len(threshold_U), dtype=torch.int64, device=device)
-    # An anchor has fewer than 2^31 pairs. All anchors of a group are held at once, so this counts.
+    # int32, since an anchor has fewer than 2^31 pairs, and all anchors of a group are in memory.
     num_pairs_AK = torch.zeros((len(row_A), len(index_K)), dtype=torch.int32, device=device)
     # One row each: above, at least, tied before.
     rank_3P = torch.zeros((3, len(score_P)), dtype=torch.int64, device=device)

@@ -1,4 +1,4 @@
-"""Links as numbers in ascending order, of which memory holds a part at a time.
+"""Links as numbers in ascending order; only a part is in memory at a time.
 
 Shape letters: E links.
 """

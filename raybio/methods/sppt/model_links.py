@@ -1,8 +1,8 @@
 """Link retrieval of any encoders on a store of linked rows, by command.
 
-The first model is evaluated as a run's final table is. Where it is the export of a run over this
-store, the run's own settings count, and the figures are those of its table. Other models are
-further rows, on the same nodes.
+The first model is evaluated as in a run's final table. If it is the export of a run over this
+store, the run's own settings are used, and the figures are those of its table. Other models are
+more rows, on the same nodes.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -50,7 +50,7 @@ Config = ProteinConfig | ArticleConfig
 
 @dataclass(frozen=True, kw_only=True)
 class LinkEvaluationOptions:
-    """What replaces the settings of the run, or the defaults of its method; None: nothing.
+    """Options that replace settings of the run, or defaults of its method; None: not replaced.
 
     Attributes:
         nodes: nodes drawn from each group, to which their neighbors are added; 0: whole groups.
@@ -59,9 +59,9 @@ class LinkEvaluationOptions:
         precision: of the encoders, "fp32", "tf32" or "bf16".
         rivals: whether rankings that need no encoder are scored.
         gnn: whether a graph network over frozen embeddings is trained for a row; see ``gnn_rival``.
-        as_in_its_run: whether the settings of the first model's run count, and its initial encoder
-            is a row. Otherwise each model is evaluated by the defaults of the method, in fp32, so
-            that several calls compare models.
+        as_in_its_run: whether the settings of the first model's run are used, and its initial
+            encoder is a row. Otherwise each model is evaluated by the defaults of the method, in
+            fp32, so that results of several calls are comparable.
     """
 
     nodes: int | None = None
@@ -73,7 +73,7 @@ class LinkEvaluationOptions:
     as_in_its_run: bool = True
 
     def applied_to(self, config: Config) -> Config:
-        """Return the settings with these in their place."""
+        """Return the settings with these options applied."""
         evaluation: dict[str, Any] = {}
         if self.nodes is not None:
             evaluation["num_nodes_per_group_at_the_end"] = self.nodes
@@ -97,12 +97,12 @@ def evaluate_model_links(
     report: Callable[[str], None] = lambda _: None,
     kept: KeptEmbeddings | None = None,
 ) -> FinalReport:
-    """Return the evaluation of the first model, with the other models as further rows.
+    """Return the evaluation of the first model, with the other models as more rows.
 
     Args:
         models: at least one, by the name of its row.
         store_path: store of proteins or of articles.
-        options: what replaces settings.
+        options: options that replace settings.
         report: called with progress messages.
         kept: keeps embeddings of the first model, see ``LinkEvaluator``.
 
@@ -182,10 +182,10 @@ def _open(path: Location) -> LinkedStore:
 
 
 class _Run(NamedTuple):
-    """What is known of the training of a model.
+    """Facts about the training of a model.
 
     Attributes:
-        config: its settings; those of a run over other data, or unknown: the method's defaults.
+        config: its settings; the method's defaults if unknown, or of a run over other data.
         precision: of its evaluations, "fp32" if unknown.
         initial: its encoder before training; None: unknown.
         remarks: why it is unknown, where it should be known.
@@ -198,7 +198,7 @@ class _Run(NamedTuple):
 
 
 def _run_of(model: EmbeddingModel, store: LinkedStore, as_in_its_run: bool) -> _Run:
-    """Return what ``run.json`` next to an export says, if it counts and was over this store."""
+    """Return the run in ``run.json`` next to an export, if it is wanted and over this store."""
     is_protein = isinstance(store, ProteinStore)
     config_type = ProteinConfig if is_protein else ArticleConfig
     record = read_record(Path(model.folder).absolute().parent / RUN, "run") or {}

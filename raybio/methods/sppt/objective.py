@@ -81,7 +81,7 @@ class StructurePreserving:
     def _multi_similarity(
         self, embedding_RD: Tensor, batch: LinkBatch, collective: Collective
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compare each local sequence with those of all workers; mean over the counted ones."""
+        """Compare each local sequence with the sequences of all workers; mean over counted ones."""
         gathered = collective.all_gather(embedding_RD)
         masks = pair_masks(batch, collective, self.config.same_node, gathered)
         loss_R, is_counted_R = multi_similarity_per_anchor(
@@ -139,7 +139,7 @@ class StructurePreserving:
         self, embedding_RD: Tensor, batch: LinkBatch, collective: Collective
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Compare each anchor with its own positives and negatives; no embedding is gathered."""
-        # Of each anchor there are the anchor itself, its positives and as many negatives.
+        # Each anchor comes with its positives and as many negatives.
         num_anchors = len(embedding_RD) // (1 + 2 * self.num_positives_per_anchor)
         num_pairs = num_anchors * self.num_positives_per_anchor
         anchor_ND, positive_ND, negative_ND = torch.split(
@@ -149,7 +149,7 @@ class StructurePreserving:
         num_pairs_global = collective.all_sum(num_pairs_here).clamp(min=1)
         if num_pairs == 0:
             nothing = embedding_RD.sum() * 0
-            # The terms of all workers are added: each has the same ones.
+            # Every worker must return the same terms, since they are summed over workers.
             return nothing, {"spml_chance": nothing.detach()}
         margin_loss = partial(
             margin_contrastive,

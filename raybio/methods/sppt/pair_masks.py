@@ -16,7 +16,7 @@ SameNode = Literal["ignore", "positive", "negative"]
 
 
 class PairMasks(NamedTuple):
-    """Which pairs are positive or neither; every other pair is negative.
+    """Masks of pairs that are positive, or neither; every other pair is negative.
 
     Columns are the sequences of all workers in rank order, as ``Collective.all_gather`` has them.
 

@@ -1,6 +1,6 @@
 """Rivals of link retrieval: rankings that need no training of an encoder.
 
-A trained encoder has learned something of the links only where it ranks candidates better than all
+A trained encoder has learned something about the links only if it ranks candidates better than all
 of these:
 
 - ``degree``: candidates with many training links first, the same for every anchor; pairs of all
@@ -9,16 +9,16 @@ of these:
 - ``common neighbors``: candidates that share many neighbors with the anchor (Liben-Nowell and
   Kleinberg, "The link-prediction problem for social networks").
 - content: cosine of TF-IDF vectors over n-grams of the tokens that the encoder reads.
-- ``look-up``: candidates whose relatives have training links with the anchor's relatives. Of
+- ``look-up``: candidates whose relatives have training links with the anchor's relatives. For
   proteins, these are interologs (Walhout et al. 2000).
 - ``composition``, where contents are residues: candidates that have training links with the anchor
   between nodes of like compositions; see ``near_compositions``.
 
-``look-up`` and ``composition`` know the training links of the whole graph, also where the nodes of
-the evaluation are a sample. They compare each evaluated node with every node of the graph. Where
-these are more than ``MAX_PAIRS_ACROSS_GROUPS``, they compare it with the nodes of its own group;
-where those are more than ``MAX_COMPARED_PAIRS``, with the evaluated nodes only; and where those are
-too many as well, both rivals are left out. ``limits`` reports each.
+``look-up`` and ``composition`` know the training links of the whole graph, even if the nodes of the
+evaluation are a sample. They compare each evaluated node with every node of the graph. If these are
+more than ``MAX_PAIRS_ACROSS_GROUPS`` pairs, they compare it with the nodes of its own group; if
+those are more than ``MAX_COMPARED_PAIRS`` pairs, with the evaluated nodes only; and if those are
+too many as well, both rivals are skipped. ``limits`` reports each of these cases.
 
 Equal scores are ranked in random order.
 
@@ -128,7 +128,7 @@ def link_rivals(
 
 
 def limits(queries: LinkQueries, graph: Graph, *, composition: bool) -> list[str]:
-    """Return remarks on what ``look-up`` and ``composition`` do not see; none if they see all.
+    """Return remarks on nodes that ``look-up`` and ``composition`` do not see; empty if none.
 
     Args:
         queries: nodes and links.
@@ -195,7 +195,7 @@ def rank_by_rival(
     Args:
         rival: the ranking.
         queries: nodes and links.
-        block_rows: most anchors that are scored at once.
+        block_rows: maximum number of anchors that are scored at once.
         device: device that counts ranks; scores are computed on the CPU.
         collective: workers that divide the anchors.
     """
@@ -307,12 +307,12 @@ class _Products:
 def _evidence(link_KK: sp.csr_matrix, like_SK: sp.csr_matrix, row_S: np.ndarray) -> _Products:
     """Return scores of pairs (i, j): the sum over links (a, b) of like(i, a) like(j, b).
 
-    A link is listed in both directions. It is no evidence for itself: that would be like(i, i)
-    like(j, j), and like(i, j) like(j, i) by its other direction.
+    A link is listed in both directions. It must not be evidence for itself, so its own terms are
+    subtracted: like(i, i) like(j, j), and like(i, j) like(j, i) for its other direction.
 
     Args:
         link_KK: the known links.
-        like_SK: likeness of the evaluated nodes and all.
+        like_SK: similarity of the evaluated nodes to all nodes.
         row_S: position of the evaluated nodes in K.
     """
     like_SS = like_SK[:, row_S]
@@ -371,14 +371,14 @@ def _ngram_counts(
     token_T, indptr_R1, is_special_T = read(row_R)
     owner_T = np.repeat(np.arange(len(row_R)), np.diff(indptr_R1))[~is_special_T]
     kinds, word_T = np.unique(token_T[~is_special_T], return_inverse=True)
-    # Numbers of n-grams in order of their words, one token more in each round: they stay small.
+    # Number the n-grams by their tokens, one more token per round; renumbering keeps codes small.
     ngram_T = word_T.astype(np.int64)
     word_Fn = np.arange(len(kinds))[:, None]
     for length in range(2, num_tokens + 1):
         longer_T = ngram_T[:-1] * len(kinds) + word_T[length - 1 :]
         code_F, ngram_T = np.unique(longer_T, return_inverse=True)
         word_Fn = np.column_stack([word_Fn[code_F // len(kinds)], code_F % len(kinds)])
-    # Those that cross rows do not count.
+    # N-grams that cross rows do not count.
     num_ngrams = len(ngram_T)
     is_inside_T = owner_T[:num_ngrams] == owner_T[num_tokens - 1 :]
     kept_F, column_T = np.unique(ngram_T[is_inside_T], return_inverse=True)
@@ -441,15 +441,15 @@ def token_shares(read: ReadRows, row_N: np.ndarray) -> Floats:
 def near_compositions(share_KV: Floats, group_K: np.ndarray, row_S: np.ndarray) -> sp.csr_matrix:
     """Return the kernel (S, K) of the ``NUM_NEAREST`` nearest compositions of each node, else 0.
 
-    exp(-|x - y|^2 / (2 width^2)) of Euclidean distances. The width needs no held-out link: it is
-    half the median, over nodes, of the distance to the farthest of the nearest. There the kernel is
-    exp(-2), so that little is cut off.
+    The kernel is exp(-|x - y|^2 / (2 width^2)) of Euclidean distances. The width uses no held-out
+    link: it is half the median, over nodes, of the distance to the farthest of the nearest nodes.
+    There the kernel is exp(-2), so little is cut off.
 
     Args:
         share_KV: compositions of all nodes.
         group_K: their groups; with more than ``MAX_PAIRS_ACROSS_GROUPS`` pairs, the nearest are of
             the same group.
-        row_S: nodes whose nearest are looked for.
+        row_S: nodes whose nearest compositions are wanted.
     """
     vector_KV = torch.from_numpy(share_KV).float()
     rows = []
@@ -463,7 +463,7 @@ def near_compositions(share_KV: Floats, group_K: np.ndarray, row_S: np.ndarray) 
         columns.append(node_G[neighbors.index_QK.numpy().ravel()])
         squares.append(square_QM.ravel())
         farthest_S[query_Q] = np.sqrt(square_QM[:, -1])
-    # Of copies only, the width is 0: a copy counts as 1, and all else as 0.
+    # If all are copies, the width is 0: a copy counts as 1, and all else as 0.
     width = max(float(np.median(farthest_S)) / 2, np.finfo(np.float32).tiny)
     kernel = np.exp(-np.concatenate(squares) / width / width / 2)
     pairs = (np.concatenate(rows), np.concatenate(columns))

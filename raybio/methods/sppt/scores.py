@@ -195,7 +195,7 @@ def bootstrap_intervals(
 
 
 def _closed_form(value_by_measure: Mapping[str, Floats], start_G: Int64s) -> dict[str, Floats]:
-    """Return both ends (2,) by measure, of those that no few anchors dominate."""
+    """Return both ends (2,) of each measure that is not dominated by few anchors."""
     bounds_by_measure = {}
     for name, value_A in value_by_measure.items():
         # Columns of cut-offs are not contiguous: one copy is faster than many strided reads.

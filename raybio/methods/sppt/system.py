@@ -140,7 +140,7 @@ def check_link_plan(config: Any, linked: Linked, *, self_loops: bool = False) ->
 
     Raises:
         ConfigError: if a batch is larger than the graph, and anchors are drawn without replacement.
-        DataError: if there are no links, or a node has no other one that it is not linked to.
+        DataError: if there are no links, or a node is linked to all others.
     """
     plan = LinkPlan(linked.graph, config.plan, config.seed, self_loops)
     if config.objective.lambda_spml > 0:
@@ -243,7 +243,7 @@ class LinkEvaluator(Evaluator):
     def rivals(
         self, device: torch.device, collective: Collective
     ) -> Iterator[tuple[Stage, ModelScores]]:
-        """Score the rankings that need no encoder, unless the settings leave them out."""
+        """Score the rankings that need no encoder, unless the settings exclude them."""
         if not self.evaluation.rivals:
             return
         rivals = link_rivals(
@@ -287,7 +287,7 @@ class LinkEvaluator(Evaluator):
         return {"evaluated_nodes": len(self._queries.node_S)}
 
     def remarks(self) -> Sequence[str]:
-        """Return the samples of nodes that scores and steps depend on, and limits of rivals."""
+        """Return remarks on samples of nodes behind scores and steps, and on limits of rivals."""
         num_nodes = self.linked.graph.num_nodes
         num_evaluated = len(self._queries.node_S)
         remarks = []

@@ -1,7 +1,7 @@
 """Columns of a table, read in blocks by Arrow.
 
-Quotes have a meaning only in tables that commas or semicolons divide. Every record counts as a
-line, so that an error can state where it is: also an empty one, and one with line breaks in quotes.
+Quotes only have a meaning in tables with commas or semicolons as delimiters. Every record counts as
+a line, even an empty one or one with line breaks in quotes, so that errors can state its position.
 """
 
 import codecs
@@ -52,10 +52,10 @@ def read_table(
 
     Args:
         path: JSON lines, Parquet or a data set's folder, as ``table_rows`` reads them; else a table
-            that tabs, commas, semicolons or blanks divide, by its first line.
-        wanted: what it should be, for messages.
+            with tabs, commas, semicolons or blanks as delimiters, by its first line.
+        wanted: description of the expected table, for messages.
         select: returns the names of the columns to read; it gets all names.
-        kinds: types of the columns, as ``read_arrow_columns``; more than the selected are ignored.
+        kinds: types of the columns, as ``read_arrow_columns``; other columns are ignored.
         record: name of a record, for the quarantine.
         quarantine: as ``read_arrow_columns``.
         block_bytes: bytes that are read at once.
@@ -95,9 +95,9 @@ def read_table(
 
 
 def find_delimiter(line: str) -> str:
-    """Return what divides the first line: tabs, else most of commas and semicolons, else blanks.
+    """Return the delimiter of the first line: tab, else most of comma and semicolon, else blank.
 
-    Without any it is "".
+    It is "" if the line has none of them.
     """
     if "\t" in line:
         return "\t"
@@ -172,7 +172,7 @@ def read_arrow_columns(
             pa.csv.open_csv(stream, **options) as reader,
         ):
             for batch in reader:
-                # Skipped lines before a record move it down.
+                # Skipped lines before a record shift its line.
                 row = np.arange(num_read, num_read + len(batch))
                 num_read += len(batch)
                 skipped = np.asarray(skipped_lines, dtype=np.int64)
@@ -186,11 +186,11 @@ def read_arrow_columns(
                 ]
                 yield *strings, batch.column("line")
         num_lines = num_read + len(skipped_lines) + first_line - 1
-    # A column that is there twice is a KeyError.
+    # A repeated column raises a KeyError.
     except (OSError, pa.ArrowException, EOFError, KeyError) as error:
         raise DataError(_explain(path, columns, delimiter, block_bytes, error)) from None
     if has_quotes and stream.num_lines > num_lines:
-        # Some record goes on over lines. Arrow takes any quote at the start of a field for one
+        # Some record spans several lines. Arrow takes any quote at the start of a field for one
         # that encloses the field, and would read the rows up to the next quote as a text.
         check_quotes(path, delimiter)
 
@@ -272,13 +272,13 @@ def _only_text(
 
 
 class _Utf8Stream(io.RawIOBase):
-    """The bytes of a file as UTF-8; each byte that is none is a character of ``_ESCAPES``.
+    """The bytes of a file as UTF-8; each invalid byte becomes a character of ``_ESCAPES``.
 
     Arrow refuses a whole file for a line that is not UTF-8 and has another number of columns.
 
     Attributes:
         has_escapes: whether there were such bytes so far.
-        num_lines: number of lines so far, with one that does not end.
+        num_lines: number of lines so far, including an unfinished one.
     """
 
     def __init__(self, file: pa.NativeFile) -> None:

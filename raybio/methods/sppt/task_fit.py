@@ -5,8 +5,8 @@ help (McDermott et al., theory section and Table 1; ``graph/homophily.py``). Whe
 for roles in a graph, no gain is expected. Labels that differ between linked nodes are predicted
 worse than by chance.
 
-Labels are shuffled within each group of nodes. So a label that depends on the group alone, such as
-the species, is no merit of the graph.
+Labels are shuffled within each group of nodes. So labels that only depend on the group, such as the
+species, are not credited to the graph.
 
 Shape letters: N nodes, L labeled nodes.
 """
@@ -31,14 +31,14 @@ NUM_SHUFFLES = 199
 """If labels are independent of the graph, 1 of 20 graphs lies outside the 95 % of the shuffles."""
 
 MIN_EVALUATED_NODES = 100
-"""Number of evaluated nodes below which the fit predicts nothing."""
+"""With fewer evaluated nodes, the fit makes no prediction."""
 
 
 class ChanceComparison(NamedTuple):
     """A measure, and the same measure on shuffled labels.
 
     Attributes:
-        value: measure on the labels as they are.
+        value: measure on the given labels.
         chance: mean over shuffles.
         low: lower bound of the interval that holds 95 % of the shuffles.
         high: its upper bound.

@@ -116,5 +116,5 @@ def tokenize_rows(
 
 
 def read_lengths(linked: HasTexts, max_tokens: int, row_R: np.ndarray) -> np.ndarray:
-    """Return roughly the bytes that an encoder reads of each row (R,)."""
+    """Return the approximate number of bytes that an encoder reads of each row (R,)."""
     return np.minimum(linked.text_lengths(row_R), BYTES_PER_TOKEN * max_tokens)

@@ -43,7 +43,7 @@ PLACEHOLDERS = {"not available", "in process citation"}
 YEAR = re.compile(r"(?<![0-9])[0-9]{4}(?![0-9])")
 
 LAST_SURE_LINE = 65_534
-"""libxml2 keeps the line of an element in 16 bits. Beyond, only text nodes have correct lines."""
+"""libxml2 keeps an element's line in 16 bits; beyond it, only text nodes have correct lines."""
 
 
 class MedlineBatch(NamedTuple):
@@ -162,7 +162,7 @@ def _section(section: Any) -> str:
 def _without_brackets(title: str) -> str:
     """Return a translated title without its brackets.
 
-    "[Rats]." has them; "[18F]FDG in rats." and "[Rats] and [men]." have not.
+    "[Rats]." has such brackets; "[18F]FDG in rats." and "[Rats] and [men]." do not.
     """
     core = title.removesuffix(".").rstrip()
     if not (core.startswith("[") and core.endswith("]")):

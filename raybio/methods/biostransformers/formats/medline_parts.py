@@ -37,7 +37,7 @@ SOURCE_KEY = b"raybio.source"
 ACCOUNT_KEY = b"raybio.account"
 
 ARTICLE_BYTES = 64
-"""Bytes of an article without texts and terms, as it is sorted: PMID, year and offsets."""
+"""Bytes of an article in a bucket, besides its texts and terms: PMID, year and offsets."""
 
 TERM_BYTES = 8
 

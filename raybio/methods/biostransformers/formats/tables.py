@@ -4,17 +4,17 @@ Tables with named columns, in any form of ``table_rows``:
 
 - ``text`` and ``label``: labels joined by ``;`` or on separate lines. A hash of the text replaces
   the PMID.
-- ``pmid``, ``title``, ``abstract`` and ``terms``: joined by ``;``, or a list. A tab-separated table
-  is of the next layout.
+- ``pmid``, ``title``, ``abstract`` and ``terms``: terms joined by ``;``, or a list. A tab-separated
+  table has the next layout.
 
 Else the first line decides:
 
 - tab-separated, as the authors train on: PMID, title, abstract, and one column for each MeSH term.
   A header that begins with PMID or id is skipped.
-- comma-separated without header, as the authors released: PMID, title, terms joined by ``;``, as
-  many random other terms (ignored). A table of abstracts is refused by its first row: its third
-  column has another number of terms than the fourth, a single one that ends with a full stop, or
-  one longer than any MeSH term. Later rows like that are skipped.
+- comma-separated without header, as the authors released: PMID, title, terms joined by ``;``, and
+  as many random other terms (ignored). A table of abstracts is refused by its first row: the third
+  and the fourth column have different numbers of terms, or the third has a single term that ends
+  with a full stop, or a term that is longer than any MeSH term. Later rows like that are skipped.
 """
 
 import csv
@@ -38,10 +38,10 @@ NAMED = (("pmid", "id"), "title", "abstract", ("terms", "mesh", "label", "labels
 ARTICLES_PER_BATCH = 10_000
 
 FIRST_TEXT_ID = 1 << 55
-"""Larger than all PMIDs: texts without one have ids from here on."""
+"""First id of texts without a PMID; larger than all PMIDs."""
 
 _NO_TERMS = ("year", "date", "journal", "author", "doi", "pmcid", "language", "source")
-"""Beginnings of the names of columns that hold no terms, as exports of articles have them."""
+"""Prefixes of names of columns that hold no terms, such as those in exports of articles."""
 
 WIDTH = "line with too many or too few columns"
 NO_PAIRS = "line whose third column is no list of terms, as many as in the fourth"
@@ -70,8 +70,7 @@ def read_pair_table(
     Args:
         path: the file.
         quarantine: collects skipped lines by file, line and reason.
-        labels_by_text: labels in the tables before this one, to which its own are added. A text
-            has both.
+        labels_by_text: text -> its labels in earlier tables; labels of this table are added.
 
     Raises:
         DataError: if the file is missing, torn, not UTF-8, of another layout, or without articles.
@@ -110,7 +109,7 @@ def _articles(
         return
     try:
         with open_source(path, "a table of articles") as file:
-            # A carriage return alone is a character of a text.
+            # A lone carriage return is part of a text, not a line end.
             lines = io.TextIOWrapper(file, encoding="utf-8", newline="\n")
             yield from _parse(bounded_lines(lines, path), path, quarantine, labels_by_text)
     except UnicodeDecodeError as error:
@@ -179,7 +178,7 @@ def _tab_separated(lines: Iterator[str], path: Path, quarantine: Quarantine) -> 
 
 
 def _check_header(line: str, path: Path) -> None:
-    """Check that title and abstract are the second and third column, and others may be of terms.
+    """Check that title and abstract are columns two and three, and that others can hold terms.
 
     Raises:
         DataError: for another order, or a column that would be read as terms.
@@ -198,7 +197,7 @@ def _check_header(line: str, path: Path) -> None:
                 f"{path}: has the columns {names[:5]}, want PMID, title, abstract and then a "
                 "column a term"
             )
-    # PubMed calls it AB, its XML AbstractText.
+    # PubMed names abstracts AB, its XML AbstractText.
     if len(names) > 2 and names[2] and not names[2].startswith("ab"):
         raise DataError(
             f"{path}: column {names[2]!r} would be read as abstracts; want PMID, title, abstract "
@@ -229,7 +228,7 @@ def _released(rows: Any, path: Path, quarantine: Quarantine) -> Iterator[Article
 
 
 def _are_terms(terms: str, other_terms: str) -> bool:
-    """Return whether the third column holds terms, as many as the fourth; abstracts are none."""
+    """Return whether the third column holds terms, as many as the fourth, and not an abstract."""
     names = terms.split(";")
     is_sentence = len(names) == 1 and terms.rstrip().endswith(".")
     return (
@@ -242,9 +241,9 @@ def _are_terms(terms: str, other_terms: str) -> bool:
 def _named(
     path: Path, quarantine: Quarantine, labels_by_text: dict[str, list[str]]
 ) -> Iterator[Article]:
-    """Yield the articles of a table with named columns; of one with texts, one for each text.
+    """Yield the articles of a table with named columns; for ``text``, one article per text.
 
-    The labels of a text may be on several lines anywhere, so such a file is read first.
+    The labels of a text may be on several lines anywhere, so such a file is read to its end first.
     """
 
     def select(names: Sequence[str]) -> list[str]:

@@ -126,7 +126,7 @@ def _truncation_remarks(task: RankingTask, reader: TextReader) -> list[str]:
 def training_pmids(model: str) -> np.ndarray | str | None:
     """Return the PMIDs that a run was trained on, or why they are unknown; None for other models.
 
-    Those of the runs that it began with are added, one after the other.
+    The PMIDs of the runs that it was initialized from are included.
 
     Args:
         model: ``export/`` in the folder of a run; ``run.json`` next to it names the store.
@@ -156,7 +156,7 @@ def training_pmids(model: str) -> np.ndarray | str | None:
 
 
 def _run_of(model: Path) -> dict[str, Any] | None:
-    """Return the record of the run whose export a model is; None for other models."""
+    """Return the record of the run that exported a model; None for other models."""
     try:
         return read_record(model.parent / RUN, "run")
     except OSError:

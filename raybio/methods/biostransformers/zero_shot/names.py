@@ -51,7 +51,7 @@ TASK_NAMES = tuple(name for data_set in DATA_SETS.values() for name in data_set.
 
 
 def task_names(requested: Collection[str]) -> list[str]:
-    """Return the requested tasks, each named by itself or its data set, ordered as ``TASK_NAMES``.
+    """Return the tasks that are requested by name or by data set, in the order of ``TASK_NAMES``.
 
     Raises:
         ConfigError: for an unknown name, or if nothing is requested.

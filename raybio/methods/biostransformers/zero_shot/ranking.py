@@ -142,9 +142,9 @@ class RetrievalTask(RankingTask):
         )
 
     def chance(self) -> Chance:
-        """Return sum |G|^2 / C / sum |G|, and mean |G| / C.
+        """Return micro = sum |G|^2 / (C sum |G|) and macro = mean |G| / C.
 
-        Of the first |G_q| documents of a random order, |G_q| |G_q| / C are expected to be gold.
+        Among the first |G_q| documents of a random order, |G_q|^2 / C are gold in expectation.
         """
         num_gold_Q = np.diff(self.indptr)
         num_gold_U = num_gold_Q[num_gold_Q > 0].astype(np.float64)

@@ -1,8 +1,8 @@
 """Report of zero-shot tasks as JSON and Markdown, with the published rows of the paper.
 
-Published rows are those of BioSTransformers (Menad et al.), Tables 1 and 2. The paper does not
-state which classes, documents and answers it ranked, so the rows are marked as published and not
-tested against.
+Published rows are from BioSTransformers (Menad et al.), Tables 1 and 2. The paper does not state
+which classes, documents and answers it ranked, so these rows are marked as published and excluded
+from tests.
 """
 
 from collections.abc import Mapping, Sequence

@@ -39,8 +39,8 @@ class TaskResult:
         task: the task.
         scorers: one result a scorer; all are tested against the first.
         chance: expected scores of a random ranking.
-        num_trained_on: number of the task's articles in a model's training set; or why it is
-            unknown. Models that are no run of BioSTransformers are missing.
+        num_trained_on: number of the task's articles in each model's training set, or why it is
+            unknown; without models that are not runs of BioSTransformers.
         cuts: remarks on truncated texts, for models that truncate any.
     """
 

@@ -1,4 +1,4 @@
-"""Scores of candidate names by a masked language model at one mask, alone or with an encoder's.
+"""Scores of names by a masked language model at one mask, alone or mixed with an encoder's.
 
 Q queries, C candidate names, V vocabulary, B queries of a block, T word pieces of all names end to
 end, R relations, S names of a single token.
@@ -67,7 +67,7 @@ def restricted_scores(
 def hybrid_scores(
     retrieval: Scores, mask: Scores, is_single_C: NDArray[np.bool_], weight: float
 ) -> Scores:
-    """Return an encoder's scores with those of a masked language model mixed in at single tokens.
+    """Return an encoder's scores, mixed with a masked language model's for single-token names.
 
     Masked language models are better at single tokens (Meng et al., Limitations) and do not compare
     names of different lengths, so names of several tokens keep the encoder's score. For the

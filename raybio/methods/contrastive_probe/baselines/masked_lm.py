@@ -41,9 +41,7 @@ class MaskedLanguageModel:
         self.mask_id: int = tokenizer.mask_token_id
         self.pad_id: int = tokenizer.pad_token_id
         table = position_table(model)
-        if (
-            table is None
-        ):  # ModernBERT and others without a table may state what they were trained on
+        if table is None:  # ModernBERT and others without a table may state their training length
             self.max_tokens = getattr(model.config, "max_position_embeddings", None)
         else:
             # RoBERTa and its variants number positions from the padding id on.

@@ -28,8 +28,8 @@ class BaselineQueries:
 
     Attributes:
         benchmark: queries with manual prompts.
-        default: the same queries with default prompts, which the paper uses for generative models;
-            of BioLAMA, which has none, those of ``benchmark``.
+        default: the same queries with default prompts, which the paper uses for generative models.
+            BioLAMA has no default prompts; there it equals ``benchmark``.
     """
 
     benchmark: ProbeBenchmark

@@ -56,9 +56,9 @@ def report_data(
         examples: the queries for which results have example answers.
         settings: settings that the figures depend on.
         chance: accuracies of names in random order (``accuracy.chance_scores``).
-        rivals: outcomes of what needs no model (``rivals.py``), by name.
-        query_set: "full", "hard" or a source of BioLAMA; selects the published rows, which
-            "full" and "hard" have if the relations are those of MedLAMA.
+        rivals: outcomes of predictions that need no model (``rivals.py``), by name.
+        query_set: "full", "hard" or a source of BioLAMA; selects the published rows. "full" and
+            "hard" have some if the relations are those of MedLAMA.
         seed: of the intervals.
     """
     relations = benchmark.relations
@@ -174,7 +174,7 @@ def _score_markdown(data: Mapping[str, Any]) -> str:
 
 
 def _accuracy_cells(accuracy: Mapping[str, Any]) -> list[str]:
-    """Return micro accuracies at 1, 5 and 10 and macro accuracies at 1 and 10, where there are."""
+    """Return micro accuracies at 1, 5 and 10 and macro accuracies at 1 and 10, if available."""
     micro = [
         _percent_interval(accuracy[k]["micro"]) if k in accuracy else "" for k in ("1", "5", "10")
     ]
@@ -201,7 +201,7 @@ def _label(result: Mapping[str, Any]) -> str:
 
 
 def _published(query_set: str, relations: Sequence[str]) -> dict[str, Any]:
-    """Return the published rows of MedLAMA or of a source of BioLAMA; none of other benchmarks."""
+    """Return the published rows of MedLAMA or a source of BioLAMA; empty for other benchmarks."""
     rows: list[dict[str, Any]] = []
     if query_set in ("full", "hard") and is_medlama(relations):
         for row in table_3():

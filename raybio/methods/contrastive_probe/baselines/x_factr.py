@@ -240,7 +240,7 @@ def _predict_at(model: _GapModel, beam: _Beam, position_QK1: Tensor, size: int) 
 def _best(
     beam: _Beam, position_QKB: Tensor, token_QKB: Tensor, log_prob_QKB: Tensor, size: int
 ) -> _Beam:
-    """Return the ``size`` distinct hypotheses with one position replaced of the highest score.
+    """Replace one position; return the ``size`` distinct hypotheses with the highest scores.
 
     The score is the sum of log-probabilities.
     """
@@ -258,7 +258,7 @@ def _best(
     log_prob_QCM = log_prob_QCM.gather(1, order_QC[..., None].expand(-1, -1, num_masks))
     # The same tokens may result in several ways; only the first, the most likely, survives.
     is_dead_QC = _is_copy(token_QCM) | ~torch.isfinite(log_prob_QCM.sum(2))
-    # Dead at all positions, so that a new token at one of them does not revive the hypothesis.
+    # Mark all positions dead, so that a new token at one of them does not revive the hypothesis.
     log_prob_QCM = log_prob_QCM.masked_fill(is_dead_QC[..., None], -torch.inf)
     kept_QK = is_dead_QC.int().argsort(dim=1, stable=True)[:, :size]
     rows_Q1 = torch.arange(len(kept_QK))[:, None]

@@ -135,7 +135,7 @@ def _query(record: Record, relation: str) -> ProbeQuery:
         if not isinstance(aliases, list) or len(aliases) != len(uris):
             raise record.wrong("obj_aliases", f"a list of {len(uris)} lists of names")
         for names, uri in zip(aliases, uris, strict=True):
-            # A record of its own, so that an error names the field.
+            # A separate record, so that an error names the field.
             checked = Record(record.path, record.name, {"obj_aliases": names}).texts("obj_aliases")
             pairs += [(name, uri) for name in checked]
     answers = list(dict.fromkeys(name for name, _ in pairs))

@@ -1,4 +1,4 @@
-"""MedLAMA's hardness filter: how much of the answers the name of the head gives away.
+"""MedLAMA's hardness filter: the overlap of a head's name with the answers.
 
 Following the appendix of Meng et al. (2022), for a head h and its n tails t, in lower case:
 
@@ -120,7 +120,7 @@ def write_disputed(path: Path, queries: Sequence[Hardness]) -> None:
 
 
 def name_overlap(head: str, tails: Sequence[str], *, legacy: bool = False) -> Overlap:
-    """Return how much of ``tails`` the name ``head`` gives away.
+    """Return the overlap of the name ``head`` with the names ``tails``.
 
     Args:
         head: name of the head, without the words of the prompt.

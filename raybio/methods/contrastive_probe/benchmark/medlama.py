@@ -61,7 +61,7 @@ def read_medlama(
         default_by_relation.get(relation, prompt)
         for relation, prompt in zip(benchmark.relations, by_name, strict=True)
     ]
-    # The released ones are the words of the names, with a space before each full stop.
+    # Released default prompts are the words of the names, with a space before each full stop.
     if ["".join(prompt.split()) for prompt in own] == ["".join(each.split()) for each in by_name]:
         return benchmark
     return replace(benchmark, default_prompts=tuple(own))
@@ -70,7 +70,7 @@ def read_medlama(
 def medlama_files(folder: Path) -> dict[Subset, list[Path]]:
     """Return the files of both sets in order of relation; see ``read_medlama`` for ``folder``.
 
-    The hard set has none if they are all without rows, by their names.
+    The hard set has no files if, by their names, all of them are without rows.
 
     Raises:
         DataError: if there are none, or several of one relation.

@@ -33,7 +33,7 @@ class ProbeBenchmark:
         cui_E: int32, indices of CUIs, ascending and distinct within a name.
         complete: the complete benchmark if this is a sample of its queries, else None.
         index_in_complete_Q: index of each query in ``complete``; None if this is not a sample.
-        default_prompts: default prompt of each relation (R,); None: the words of their names.
+        default_prompts: default prompt of each relation (R,); None: the words of its name.
     """
 
     relations: tuple[str, ...]

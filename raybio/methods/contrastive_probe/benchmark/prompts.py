@@ -25,7 +25,7 @@ def read_prompts(folders: Sequence[Path], kind: Prompts) -> dict[str, str]:
     """Return relation -> prompt from the first of ``folders`` with a table of prompts.
 
     Relations that are not in the file get the prompt of Table 5, if it has one and ``kind`` is not
-    "default". An empty default prompt is none.
+    "default". An empty default prompt counts as missing.
 
     Raises:
         DataError: for another layout, a prompt without one [X] and one [Y], or a repeated relation;

@@ -1,9 +1,9 @@
 """Statistics of a benchmark as in Figure 1 and Table 6 of the paper: plain data and Markdown.
 
-Letters per answer are a mean over queries of each query's own mean. This gives the paper's 20.88 on
-the released files; the mean over all answers is 21.23. Shares by length are over (query, answer)
-pairs. On the released files 4.4 % of them are a single word piece of bert-base-uncased; the paper
-has 2.6 % and does not define the denominator.
+Letters per answer are the mean over queries of each query's mean. On the released files this is the
+paper's 20.88; the mean over all answers is 21.23. Shares by length are over (query, answer) pairs.
+On the released files, 4.4 % of these answers are a single word piece of bert-base-uncased; the
+paper reports 2.6 % and does not define the denominator.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -129,7 +129,7 @@ def _relations(benchmark: ProbeBenchmark, hard: ProbeBenchmark | None) -> list[d
 
 
 def _length_rows(share_by_length: Mapping[int, float]) -> list[list[str]]:
-    """Return a row for each length; the last one is of all lengths beyond 99 % of the answers."""
+    """Return a row for each length; the last row joins all lengths beyond 99 % of the answers."""
     rows: list[list[str]] = []
     total = 0.0
     for length, share in share_by_length.items():

@@ -1,10 +1,10 @@
 """Relations and names of concepts from UMLS's MRREL.RRF and MRCONSO.RRF, in bounded memory.
 
-The Rich Release Format is a row a line in UTF-8, with "|" after each column, no header and no
+The Rich Release Format has one row per line in UTF-8, with "|" after each column, no header and no
 quoting; ``.gz`` is read too.
 
-- MRREL says CUI2 -RELA-> CUI1, and which atoms (AUI) the source relates, if it says so.
-- In MRCONSO an atom is a string of a source for a concept (CUI).
+- A row of MRREL states CUI2 -RELA-> CUI1, and the related atoms (AUI) if the source names them.
+- A row of MRCONSO is an atom: a string of a source for a concept (CUI).
 - SUPPRESS other than N marks obsolete rows (O) and suppressed ones (E, Y).
 """
 
@@ -112,7 +112,7 @@ def read_concept_names(
     """Read the English names of given atoms and concepts that are not suppressed.
 
     The preferred name of a concept is the atom with TS P, STT PF and ISPREF Y. If that one is
-    suppressed, it is the closest atom, the lowest AUI among equals.
+    suppressed, it is the atom that comes closest; ties go to the lowest AUI.
 
     Raises:
         DataError: for a file that is truncated or of another layout, with its line.
@@ -146,7 +146,7 @@ def _read_rrf(
 ) -> Iterator[pa.RecordBatch]:
     """Yield blocks of the given columns and ``line``, the line of each row."""
     num_read = 0
-    # Without threads, Arrow names the row of an error.
+    # Only without threads does Arrow name the row of an error.
     read_options = pa.csv.ReadOptions(
         use_threads=False, block_size=block_bytes, column_names=[*layout, "after the last bar"]
     )

@@ -1,7 +1,7 @@
 """Read BioC, as XML and as JSON: passages with annotations, and relations between entity ids.
 
-The infons of an annotation hold ``identifier`` and ``type``, those of a relation ``entity1``,
-``entity2`` and ``type``. XML documents are converted to the form of JSON first.
+The infons of an annotation hold ``identifier`` and ``type``; the infons of a relation hold
+``entity1``, ``entity2`` and ``type``. XML documents are converted to the form of JSON first.
 """
 
 from collections.abc import Iterator

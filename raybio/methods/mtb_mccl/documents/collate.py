@@ -45,7 +45,7 @@ class DocumentReader:
     max_tokens: int
 
     def lengths(self, row_R: np.ndarray) -> np.ndarray:
-        """Return roughly the bytes that are read of each document (R,)."""
+        """Return the approximate number of bytes that are read of each document (R,)."""
         return np.minimum(self.store.text_lengths(row_R), BYTES_PER_TOKEN * self.max_tokens)
 
     def marked(self, row: int, is_blank_E: np.ndarray | None = None) -> MarkedDocument:

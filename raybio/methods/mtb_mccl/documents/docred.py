@@ -24,8 +24,8 @@ from raybio.store.quarantine import Quarantine
 def read_docred(path: Path, quarantine: Quarantine) -> Iterator[RawDocument]:
     """Yield the documents of a file, in order; a document's id is its title.
 
-    A mention's name must equal its tokens, white space aside: DocRED's texts are tokenized, names
-    not always. Of a name with several lines the last one counts; the others are numbers of lists.
+    A mention's name must equal its tokens except for white space: DocRED's texts are tokenized, but
+    not all names are. If a name has several lines, the last one counts; others are list numbers.
 
     Args:
         path: the file, plain or gzip.

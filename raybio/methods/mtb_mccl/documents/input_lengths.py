@@ -17,7 +17,7 @@ def document_lengths(
     Args:
         store: the documents.
         encoder: settings of the encoder; no weights are loaded.
-        row_N: which of the documents; None: all.
+        row_N: rows of the documents; None: all.
     """
     reader = text_reader(encoder, count_by_word=store.count_by_word)
     row_N = np.arange(store.num_rows) if row_N is None else row_N

@@ -23,7 +23,7 @@ class TextTokens(NamedTuple):
     Attributes:
         id_T: token ids.
         start_T: first character of each token.
-        end_T: behind its last character.
+        end_T: end of each token (exclusive).
     """
 
     id_T: np.ndarray
@@ -36,10 +36,10 @@ class Markers:
     """Special token ids.
 
     Attributes:
-        prefix_ids: before a text.
-        suffix_ids: behind a text.
-        opening_id: before a mention.
-        closing_id: behind a mention.
+        prefix_ids: ids before a text.
+        suffix_ids: ids after a text.
+        opening_id: id before a mention.
+        closing_id: id after a mention.
         blank_id: replaces the tokens of a blanked mention.
         mask_id: replaces a token to be predicted.
     """
@@ -83,8 +83,8 @@ def insert_markers(
     Args:
         tokens: tokens of the text.
         start_M: first character of each mention.
-        end_M: behind its last character.
-        is_blank_M: which mentions are blanked.
+        end_M: end of each mention (exclusive).
+        is_blank_M: whether each mention is blanked.
         markers: special token ids.
         max_tokens: maximum number of tokens of the result.
     """

@@ -55,14 +55,14 @@ def prepare_documents(
         relation_names: JSON object id -> name (DocRED's ``rel_info.json``), in the order of the
             labels. None: relations are named as in the files, in alphabetical order.
         dev_share: instead of ``dev``, the fraction of the training documents with relations that
-            becomes the dev split. Drawn by id and seed alone; documents of test or excluded files
-            are never drawn. Documents without relations stay in training, since they may be
-            unlabeled.
+            becomes the dev split. The draw depends on ids and seed only, and never takes documents
+            of test or excluded files. Documents without relations stay in training, since they may
+            be unlabeled.
         seed: seed of that draw.
         force: replace an existing store.
-        min_type_pair_relations: pairs of types with fewer training relations are no candidates:
-            BioRED has one relation of a gene and a variant by accident. All pairs are candidates if
-            relations are directed, or if there are none.
+        min_type_pair_relations: pairs of types with fewer training relations are not candidates:
+            BioRED has a single, accidental relation of a gene and a variant. All pairs are
+            candidates if relations are directed, or if there are none.
         max_bad_share: maximum fraction of invalid documents, mentions or relations.
 
     Raises:
@@ -130,7 +130,7 @@ def store_unlabeled(
     *,
     max_bad_share: float = 0.1,
 ) -> DocumentStore:
-    """Prepare a store as ``prepare_unlabeled`` does, of documents that have been read.
+    """Prepare a store as ``prepare_unlabeled`` does, from documents that have been read.
 
     Args:
         out: folder of the store.

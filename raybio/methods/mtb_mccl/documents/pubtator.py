@@ -34,9 +34,9 @@ UNKNOWN_LINE = "line that is neither text nor mention nor relation"
 REPEATED_TEXT = "second title or abstract of a document"
 
 MIN_LINE_LENGTH = 256
-"""Length that a shorter line counts as in ``MAX_LINE_LENGTH`` of a document.
+"""Shorter lines count as this long towards a document's ``MAX_LINE_LENGTH``.
 
-The fields of a short line take about as much memory.
+Their fields take about as much memory.
 """
 
 _NUMBER = re.compile(r"-?[0-9]{1,9}")
@@ -66,8 +66,8 @@ def read_pubtator(path: Path, quarantine: Quarantine) -> Iterator[RawDocument]:
 
     Args:
         path: the file, plain or gzip.
-        quarantine: receives mentions whose text is not the text at their offsets, and lines of
-            none of the above forms.
+        quarantine: receives mentions whose text is not the text at their offsets, and lines that
+            have none of the above forms.
 
     Raises:
         DataError: if the file is truncated or not UTF-8, or a document is longer than

@@ -98,7 +98,7 @@ class DocumentStore(RaggedStore):
         return np.arange(first, first + sizes[number])
 
     def request(self, row_R: np.ndarray) -> None:
-        """Let the disk read documents that are about to be read one by one; return at once."""
+        """Prefetch documents that are about to be read one by one; return at once."""
         request_rows(self.texts, row_R)
         for (part, column), array in self._arrays.items():
             if column:
@@ -122,7 +122,7 @@ class DocumentStore(RaggedStore):
         return self._of("mentions", "start", row), self._of("mentions", "end", row)
 
     def links(self, row: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return which mention refers to which entity: (mention (C,), entity (C,)), int64."""
+        """Return the links of mentions to entities: (mention (C,), entity (C,)), int64."""
         return self._of("links", "mention", row), self._of("links", "entity", row)
 
     def types(self, row: int) -> np.ndarray:
@@ -288,7 +288,7 @@ def _leakage(
     indptr_by_part: Mapping[str, np.ndarray],
     columns: Mapping[str, np.ndarray],
 ) -> dict[str, int]:
-    """Count documents and relations of dev and test that training has, and those of dev in test.
+    """Count documents and relations of dev and test that are also in training, and of dev in test.
 
     A document counts if another one has its text, under any id. A relation counts if its
     two entities are related in a training document, in either order and by any relation.
@@ -328,7 +328,7 @@ def _documents_by_key(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the documents that mention each key, as CSR (indptr, rows); each counts once.
 
-    The rows are mapped from a new file at ``path``: a corpus has more of them than fit memory.
+    The rows are mapped from a new file at ``path``, since they may not fit in memory.
     """
     length_K = np.zeros(num_keys, dtype=np.int64)
     for key_B, _ in _mentioned_keys(indptr_N1, key_E):
@@ -349,7 +349,7 @@ def _documents_by_key(
 def _mentioned_keys(
     indptr_N1: np.ndarray, key_E: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield (keys, documents) of entities in blocks, by document; a key of a document once."""
+    """Yield blocks of (keys, documents) of entities, by document; each key once per document."""
     for rows in tiles(len(indptr_N1) - 1, 1, _DOCUMENTS_AT_ONCE):
         num_R = np.diff(indptr_N1[rows.start : rows.stop + 1])
         row_E = np.repeat(np.arange(rows.start, rows.stop), num_R)
@@ -372,7 +372,7 @@ def _relation_types(
 def _type_pairs(
     train_types_P2: np.ndarray, num_types: int, is_directed: bool, min_relations: int
 ) -> np.ndarray:
-    """Return which (head type, tail type) are candidates, bool (T, T).
+    """Return whether each (head type, tail type) is a candidate, bool (T, T).
 
     Raises:
         DataError: if the relations of all pairs of types are too rare.

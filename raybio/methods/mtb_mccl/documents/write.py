@@ -1,9 +1,9 @@
-"""Write documents with relations that were found: PubTator's format and BioC JSON.
+"""Write documents with predicted relations, in PubTator's format and as BioC JSON.
 
-Texts, mentions and ids are those of the input; its relations are replaced. Line ends in a text
-become blanks in PubTator's format, whose offsets stay. In a relation, an entity without an id is
-``~`` and its name, by which ``raybio prepare documents`` knows it again; BioC names the mentions of
-both ends, too.
+Texts, mentions and ids are copied from the input; its relations are replaced. In PubTator's format,
+line ends in a text become blanks, so that offsets stay valid. In a relation, an entity without an
+id is written as ``~`` and its name, by which ``raybio prepare documents`` recognizes it. BioC also
+names the mentions of both ends.
 """
 
 import itertools
@@ -19,7 +19,7 @@ from raybio.methods.mtb_mccl.documents.entities import Mention, RawDocument, id_
 NO_ID = "-"
 
 _LINE_ENDS = re.compile(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
-"""Characters that no line may have, by any reader that splits at them."""
+"""Characters at which some reader splits lines, so that no line may contain them."""
 
 
 class RelationEnd(NamedTuple):
@@ -112,7 +112,7 @@ def _bioc_document(raw: RawDocument, relations: Sequence[FoundRelation]) -> dict
             for number, mention in enumerate(raw.mentions)
             if start <= mention.start < stop
         ]
-        # Blanks between passages belong to none.
+        # Blanks between passages belong to no passage.
         text = raw.text[start:stop] if stop > len(raw.text) else raw.text[start:stop].rstrip(" ")
         passages.append(
             {

@@ -3,8 +3,8 @@
 Arrays are spooled to files and read back in blocks. Only a few numbers and the id of
 each document, and the distinct keys, are kept in memory.
 
-Shape letters: D documents in the order they were added, N documents (rows) of the store, and those
-of ``store``.
+Shape letters: D documents in the order they were added, N documents (rows) of the store, and the
+letters of ``store``.
 """
 
 from collections.abc import Callable, Iterator
@@ -176,7 +176,7 @@ class DocumentCollector:
             for name in names:
                 values = self._read_back(name, document_N)
                 columns[name] = values.value_T.view(np.int32)
-            # The columns of a part have the same pointers. They count bytes, four for each int32.
+            # The columns of a part share pointers, which count bytes: four per int32.
             indptr_by_part[part] = values.indptr_N1 // 4
         types = self._use_only("type", columns, type_rank)
         keys = self._use_only("key", columns, str)
@@ -245,8 +245,8 @@ class DocumentCollector:
     ) -> np.ndarray:
         """Return the selected documents by split, then in the order they were added.
 
-        Duplicates within a split, held-out training documents and validation documents that are
-        test documents are skipped: what is tested on neither trains nor chooses anything.
+        Duplicates within a split, held-out training documents, and validation documents that are in
+        test are skipped: test documents must neither train the model nor choose settings.
         """
         split_D = fact_D5[:, SPLIT]
         excluded = self._excluded(ids, fact_D5, held_out)
@@ -259,7 +259,7 @@ class DocumentCollector:
         self._skip(np.flatnonzero(is_tested_D), TESTED, ids, fact_D5, quarantine)
         rest = np.flatnonzero(~(is_held_out_D | is_tested_D))
         number_D = np.asarray(ids.dictionary_encode().indices)
-        # Of each id the document with the most mentions comes first; lexsort is stable.
+        # For each id, the document with the most mentions comes first; lexsort is stable.
         order = rest[
             np.lexsort(
                 (-fact_D5[rest, NUM_MENTIONS].astype(np.int64), number_D[rest], split_D[rest])

@@ -1,7 +1,7 @@
 """Adaptive thresholding for pairs with several relations or none (ATLOP; Zhou et al., 2021).
 
-NA's logit is the threshold: relations with a higher logit hold. A logit of -inf marks a class
-without anything to compare with, which is ignored.
+NA's logit is the threshold: relations with a higher logit are predicted. A logit of -inf marks a
+class without anything to compare with, which is ignored.
 
 Shape letters: N pairs, R relations, NA among them.
 """
@@ -34,7 +34,7 @@ def adaptive_threshold(logits_NR: Tensor, label_NR: Tensor, *, na_index: int) ->
             f"{tuple(logits_NR.shape)}"
         )
     is_absent_NR = logits_NR == -torch.inf
-    # A finite filling: a logsumexp of nothing but -inf would have the gradient inf - inf.
+    # Fill with a finite value: a logsumexp of only -inf would have the gradient inf - inf.
     filling = torch.finfo(logits_NR.dtype).min / 4
     logits_NR = logits_NR.masked_fill(is_absent_NR, filling)
     is_na_R = torch.arange(logits_NR.shape[1], device=logits_NR.device) == na_index

@@ -40,8 +40,9 @@ class GoldPairs(NamedTuple):
         label_PC: gold classes, bool.
         outside_F4: gold relations between entities that are no candidate pair: (document, head,
             tail, class). None: there are none.
-        is_in_train_F: bool, which of ``gold_facts`` are also facts of the training documents. None
-            if Ign-F1 is undefined: of training pairs, and if pairs have one relation at most.
+        is_in_train_F: bool, whether each of ``gold_facts`` is also a fact of the training
+            documents. None if Ign-F1 is undefined: for training pairs, and if pairs have at most
+            one relation.
     """
 
     pairs: EmbeddedPairs
@@ -87,7 +88,7 @@ def embed_gold_pairs(
         labeled: the pairs.
         collective: the workers that share the documents.
         max_tokens: padded tokens encoded at once.
-        part: which of the documents to embed, as an index of ``labeled.rows``.
+        part: the documents to embed, as an index into ``labeled.rows``.
     """
     store = labeled.store
     pairs = {row: labeled.pairs(row) for row in labeled.rows[part].tolist()}

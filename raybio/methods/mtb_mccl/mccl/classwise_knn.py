@@ -26,8 +26,7 @@ class ClassNeighbors:
     """The nearest members of each class in a reference set, or in a part of it.
 
     Attributes:
-        cosine_QRK: cosines of the nearest min(K, members), descending; -inf for each that a class
-            lacks.
+        cosine_QRK: cosines of the nearest min(K, members), descending; -inf for missing members.
     """
 
     cosine_QRK: Tensor
@@ -53,7 +52,7 @@ def classwise_means(
     ks: Sequence[int],
     collective: Collective | None = None,
 ) -> dict[int, Tensor]:
-    """Return each query's mean cosine (Q, R) to the nearest min(k, members) of each class, by k.
+    """Return each query's mean cosine (Q, R) to the min(k, members) nearest of a class, for each k.
 
     A class without members has the score -inf.
 

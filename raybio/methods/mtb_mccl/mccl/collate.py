@@ -55,7 +55,7 @@ class RelationCollate:
         )
         if self.is_coarse:
             label_PC = coarse_labels(label_PC)
-        # Listed on the host: on a GPU, the host would wait for their number.
+        # List labels on the host: on a GPU, the host would have to wait for their number.
         pair_G, class_G = np.nonzero(label_PC)
         return arrays | {"label_PC": label_PC, "pair_G": pair_G, "class_G": class_G}
 

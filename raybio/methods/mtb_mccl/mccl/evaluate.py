@@ -108,7 +108,7 @@ class RelationEvaluator(Evaluator):
         return initial_encoder(config, self.reader.store)
 
     def rivals(self, device: Any, collective: Collective) -> Iterator[tuple[Stage, ModelScores]]:
-        """Score what needs no training of an encoder, unless the settings leave it out."""
+        """Score rivals that need no training of an encoder, unless the settings exclude them."""
         if not self.config.evaluation.rivals:
             return
         encoder = self.initial_encoder().to(device)
@@ -123,7 +123,7 @@ class RelationEvaluator(Evaluator):
             _log.info("rivals: embedding %s %s documents", f"{len(part):,}", split)
             gold[split] = self._embed_gold(encoder, split, collective, part)
             words[split] = read_words(self.reader, labeled, part)
-        del encoder  # its memory is free before the classifiers are fitted
+        del encoder  # free its memory before the classifiers are fitted
         for rival in relation_rivals(gold, words, self.reader.store.is_multi_label):
             yield (
                 rival.name,
@@ -255,6 +255,6 @@ class RelationEvaluator(Evaluator):
 
 
 def _intervals(scores: RelationScores) -> dict[str, Any]:
-    # The seed of ``raybio evaluate``, which then reports the same intervals.
+    # The same seed as in ``raybio evaluate``, which then reports the same intervals.
     rng = np.random.default_rng(BOOTSTRAP_SEED)
     return {name: interval._asdict() for name, interval in scores.intervals(rng).items()}

@@ -56,8 +56,8 @@ def evaluate_relations(
 ) -> RelationEvaluation:
     """Evaluate an exported model on documents that it was not trained on.
 
-    All test pairs are evaluated; of the validation pairs those that had a label in the model's run.
-    The kNN settings are those of the run; if it chose none, the validation documents choose.
+    All test pairs are evaluated, but only the validation pairs that had a label in the model's run.
+    The kNN settings come from the run; if it chose none, validation documents choose them.
 
     Args:
         folder: export of a run.

@@ -96,7 +96,7 @@ class FrozenProbe:
         return [*self.rivals(), *self.classifiers()]
 
     def rivals(self) -> list[FrozenProbeResult]:
-        """Score what reads no embedding: chance, and ridge regression on words, see ``rivals``.
+        """Score rivals that read no embedding: chance, and ridge regression on words (``rivals``).
 
         Chance predicts the most frequent relation of the training pairs for every pair. Words are
         read in the encoder's tokens.
@@ -141,7 +141,7 @@ class FrozenProbe:
 
 
 def _fitted(labeled: LabeledPairs) -> np.ndarray:
-    """Return the documents whose words are read: of many training pairs, some documents."""
+    """Return the documents whose words are read: a sample if there are many training pairs."""
     if labeled.split == "train":
         return drawn_documents(labeled)
     return np.arange(len(labeled.rows))

@@ -1,4 +1,4 @@
-"""Labeled entity pairs: which keep their label when labels are few, and their classes.
+"""Labeled entity pairs and their classes; a fraction of the pairs may keep its label.
 
 Shape letters: N documents, K candidate pairs of a document, F facts, C classes, NA first.
 """
@@ -46,9 +46,9 @@ class LabeledPairs:
         return np.union1d(self.rows, self.outside_F4[:, 0])
 
     def check(self) -> None:
-        """Refuse a split without a labeled pair, or of unrelated ones only.
+        """Refuse a split without a labeled pair, or with unrelated pairs only.
 
-        Training learns no relation from it, and in an evaluation every model has an F1 of 0.
+        Training would learn no relation from it, and every model would have an F1 of 0.
 
         Raises:
             ConfigError: with what to do.

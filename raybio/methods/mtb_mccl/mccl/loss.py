@@ -49,7 +49,7 @@ def multi_center_logits(
     Args:
         pair_ND: anchors; their length does not matter.
         member_E: int64, the row of ``other_MD`` that each label belongs to, in any order.
-        class_E: int64, the class that each label states.
+        class_E: int64, the class of each label.
         proxy_RD: trained vectors, never anchors. With k proxies per class these are k * R rows, and
             row i belongs to class i mod R. None: no proxies.
         bias_R: b.
@@ -103,7 +103,7 @@ def multi_center_logits(
         block_rows or rows_per_block(len(key_ED), query_ND.device),
     )
     logits_NR = (soft_maximum_NR + bias_R) / logit_temperature
-    # The value is -inf already. The mask keeps its gradient from the bias.
+    # The value is -inf already. The mask stops its gradient from reaching the bias.
     return logits_NR.masked_fill(soft_maximum_NR == -torch.inf, -torch.inf)
 
 
@@ -111,7 +111,7 @@ class _SoftMaxima(torch.autograd.Function):
     """Soft maxima (N, R) of inner products of unit vectors; -inf for a class without members.
 
     The backward pass scores the blocks again and adds their gradients in place: autograd would
-    write one of all entries for each block.
+    allocate a gradient for all entries in each block.
     """
 
     @staticmethod
@@ -126,7 +126,7 @@ class _SoftMaxima(torch.autograd.Function):
         temperature: float,
         block_rows: int,
     ) -> Tensor:
-        """Return the values; ``own_N`` is the member that each anchor is."""
+        """Return the values; ``own_N`` is the index of each anchor among the members."""
         ctx.save_for_backward(query_ND, key_ED, own_N, member_E, class_E)
         ctx.settings = (num_classes, temperature, block_rows)
         blocks = [

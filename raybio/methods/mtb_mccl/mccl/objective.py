@@ -121,7 +121,7 @@ class RelationObjective(CouplingObjective):
             bias_C = embedding_PD.new_zeros(batch.label_PC.shape[1])
         gathered = collective.all_gather(embedding_PD)
         label_G2 = torch.stack([batch.pair_G + gathered.offset, batch.class_G], 1)
-        # Columns of their own: those of the gathered matrix would be read with a stride.
+        # Copy the columns: columns of the gathered matrix would be read with a stride.
         member_E, class_E = collective.all_gather(label_G2).row_MD.T.contiguous()
         return multi_center_logits(
             embedding_PD,

@@ -51,7 +51,7 @@ def plot_relation_maps(
 def write_coordinates(
     rows: Sequence[Sequence[object]], position_by_name: Mapping[str, np.ndarray], path: Path
 ) -> Path:
-    """A line a model and pair: what the figure shows.
+    """Write the points of the figure to a CSV file, one line per model and pair.
 
     Args:
         rows: (document, head, tail, relation) of each pair.

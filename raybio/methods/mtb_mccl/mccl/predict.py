@@ -61,7 +61,7 @@ ORDERED = "ordered"
 UNORDERED = "unordered"
 
 _VALUES = "documents.json"
-"""Name of the file that inputs in memory become."""
+"""Name of the temporary file for inputs in memory."""
 
 
 class DocumentBlock(NamedTuple):
@@ -93,14 +93,14 @@ class RelationPredictor(Predictor):
 
     @property
     def columns(self) -> pa.Schema:
-        """A row a relation.
+        """One row per relation.
 
-        ``*_id`` as the input writes it, in DocRED the number of the vertex; ``*_type`` as the model
-        names it; name and offsets of the first mention. ``pair`` is "ordered" if the relation runs
-        from head to tail (DocRED), "unordered" if it has no direction; the head is then the entity
-        mentioned first. ``score`` is the deciding one: the mean cosine to the nearest labeled pairs
-        plus the weighted bias, or a linear classifier's logit. Scores of different models are not
-        comparable.
+        ``*_id`` is the id as the input writes it (in DocRED the number of the vertex), ``*_type``
+        the type as the model names it; name and offsets are those of the first mention. ``pair`` is
+        "ordered" if the relation runs from head to tail (DocRED), "unordered" if it has no
+        direction; the head is then the entity mentioned first. ``score`` decided the prediction: it
+        is the mean cosine to the nearest labeled pairs plus the weighted bias, or a linear
+        classifier's logit. Scores of different models are not comparable.
         """
         ends = []
         for end in ("head", "tail"):
@@ -143,7 +143,7 @@ class RelationPredictor(Predictor):
     def open_values(self, values: Iterable[Any]) -> Iterator[Inputs]:
         """Take documents of BioC JSON, or of DocRED's if the model's relations have a direction.
 
-        One without "id", in DocRED "title", has its number, from 1.
+        The id of a document without "id" (in DocRED "title") is its number, from 1.
         """
         id_field = "title" if self.is_directed else "id"
         wanted = "DocRED's JSON" if self.is_directed else "BioC JSON"
@@ -159,7 +159,7 @@ class RelationPredictor(Predictor):
             documents.append({id_field: str(number + 1), **value})
         known = set()
         for number, document in enumerate(documents):
-            # As readers take it: a document that they think of as another's copy is left out.
+            # Strip ids as readers do, which skip a document with the id of another.
             document_id = str(document[id_field]).strip()
             if document_id in known:
                 raise DataError(
@@ -172,7 +172,7 @@ class RelationPredictor(Predictor):
         with tempfile.TemporaryDirectory(prefix="raybio-") as folder, ExitStack() as stack:
             path = Path(folder) / _VALUES
             try:
-                # A line each, by which messages name it.
+                # One line per document, since messages name documents by line.
                 content = "[\n" + ",\n".join(map(json.dumps, documents)) + "\n]"
             except (TypeError, ValueError) as error:
                 raise DataError(f"the documents are no JSON ({error}); want {wanted}") from None
@@ -199,7 +199,7 @@ class RelationPredictor(Predictor):
 
 
 def _by_inputs(message: str, path: Path) -> str:
-    """Return a message on the file of inputs in memory as one on inputs, from 0.
+    """Turn a message about the file of inputs in memory into one about the inputs, from 0.
 
     Args:
         message: of a reader of documents.
@@ -218,7 +218,7 @@ def read_predictor(folder: Path) -> RelationPredictor:
 
     Raises:
         NoHeadError: if the folder is an export of another method, or its run chose no kNN settings.
-        ConfigError: if it is none, or a damaged one.
+        ConfigError: if the folder is no export, or a damaged one.
     """
     settings = read_relation_settings(folder)
     if settings.get("knn_settings") is None:
@@ -272,8 +272,8 @@ def predict_documents(
 def _annotated(inputs: Inputs, predictions: Iterable[InputPrediction]) -> Iterator[Annotated]:
     """Yield the documents of the input with the relations that were found.
 
-    The files are read again, one document at a time. Of documents with the same id the store has
-    one; the others are skipped.
+    The files are read again, one document at a time. The store has only one of several documents
+    with the same id; the others are skipped.
     """
     source: DocumentSource = inputs.source
     raws = _documents(source.files)

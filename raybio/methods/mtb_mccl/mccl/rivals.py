@@ -1,7 +1,7 @@
 """Rivals of relation extraction: classifiers that need no training of an encoder.
 
-A fine-tuned encoder has learned something of the relations only where it is better than all of
-these, and than the row "initial", which is classwise kNN on the encoder before training.
+A fine-tuned encoder has learned something about the relations only if it beats all of these and the
+row "initial", which is classwise kNN on the encoder before training.
 
 - ``softmax on frozen encoder``: a linear classifier of the pairs' embeddings by the encoder before
   training; where pairs may have several relations, with adaptive thresholds.
@@ -43,10 +43,10 @@ PENALTIES = (0.1, 1.0, 10.0, 100.0)
 """Candidate weights of the squared coefficients of ridge regression; vectors have length 1."""
 
 NA_OFFSETS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
-"""Candidates by which NA's score is lowered; scores estimate probabilities."""
+"""Candidate offsets by which NA's score is lowered; scores estimate probabilities."""
 
 MAX_PAIRS = 50_000
-"""Training pairs that classifiers are fitted to; of more, whole documents are drawn."""
+"""Maximum number of training pairs for classifiers; if there are more, documents are drawn."""
 
 
 class RelationRival(NamedTuple):
@@ -134,10 +134,11 @@ def read_words(reader: DocumentReader, labeled: LabeledPairs, part: np.ndarray) 
 
 
 def drawn_documents(labeled: LabeledPairs, max_pairs: int = MAX_PAIRS) -> np.ndarray:
-    """Return which documents (indices of ``labeled.rows``, ascending) classifiers are fitted to.
+    """Return the documents for fitting classifiers, as ascending indices of ``labeled.rows``.
 
-    All of them, or if they have more than ``max_pairs`` pairs, documents in random order until the
-    next one would be too much; one at least. The draw is the same in all runs.
+    These are all documents. If they have more than ``max_pairs`` pairs, documents are taken in
+    random order until the next one would exceed the limit, but at least one. The draw is the same
+    in all runs.
     """
     num_documents = len(labeled.rows)
     key = derive_seed(0, "documents of rivals")

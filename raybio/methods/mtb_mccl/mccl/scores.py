@@ -88,8 +88,8 @@ def score_facts(
         gold: all gold facts, also those between entities that are no candidate pair.
         num_documents: U, all evaluated documents, with or without facts.
         num_relations: R, NA included.
-        is_in_train_F: bool, which gold facts some training document states between the same names;
-            None: no Ign-F1.
+        is_in_train_F: bool, whether a training document states each gold fact between the same
+            names; None: no Ign-F1.
 
     Raises:
         ValueError: without documents, for documents or relations out of range, or flags of another

@@ -29,7 +29,7 @@ DEMO_CORPUS = SIMULATED_DOCUMENTS
 
 
 def published_recipe(config: Config, store: DocumentStore) -> str:
-    """Return the name of the recipe for documents like a store's: DocRED's have ordered pairs."""
+    """Return the name of the recipe for the store's kind of documents: DocRED has ordered pairs."""
     return "paper_docred" if store.is_directed else "paper_biored"
 
 

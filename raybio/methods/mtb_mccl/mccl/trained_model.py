@@ -51,11 +51,11 @@ class RelationModel(NamedTuple):
 
 
 def read_relation_settings(folder: str | Path) -> dict[str, Any]:
-    """Return how an export of ``relation_finetune`` classifies, as plain JSON.
+    """Return the settings by which an export of ``relation_finetune`` classifies, as plain JSON.
 
     Raises:
         NoHeadError: if the folder is an export of another method.
-        ConfigError: if it is none, or a damaged one.
+        ConfigError: if the folder is no export, or a damaged one.
     """
     path = Path(folder).expanduser() / SETTINGS
     with export_record(path, "export settings", "relation_finetune") as settings:

@@ -12,7 +12,7 @@ from raybio.methods.mtb_mccl.mccl.scores import Facts
 
 
 def is_in_training_facts(store: DocumentStore, gold: Facts) -> np.ndarray:
-    """Return which gold facts some training document states between the same names, bool (F,).
+    """Return whether a training document states each gold fact between the same names, bool (F,).
 
     Args:
         store: the documents.

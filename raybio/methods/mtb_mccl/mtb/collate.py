@@ -70,7 +70,7 @@ class BlankCollate:
         }
 
     def _is_blank(self, step: int, row: int) -> np.ndarray:
-        """Return which entities are blanked in all their mentions, bool (E,): one coin each."""
+        """Return which entities are blanked in all their mentions, bool (E,); one draw for each."""
         number_E = np.arange(len(self.reader.store.types(row)))
         seed = derive_seed(self.seed, "blank", step)
         return hash_uniform(seed, row, number_E) < self.config.blank_rate
@@ -134,7 +134,7 @@ def numbers_of_pairs(store: DocumentStore, first_P: np.ndarray, second_P: np.nda
 def _sorted_numbers(plan: DocumentPairPlan) -> tuple[np.ndarray, np.ndarray]:
     """Return the numbers of the held-out and of the trained pairs, ascending.
 
-    They are made once in each process: they never travel with a collate.
+    They are computed once per process, and not pickled with a collate.
     """
     key_K2 = plan.recurring.key_K2
     held_out_K = np.sort(numbers_of_pairs(plan.store, *key_K2[plan.held_out].T))

@@ -1,8 +1,8 @@
 """Evaluation of MTB: retrieve recurring entity pairs in other documents.
 
-Entities are blanked with a fixed seed, so that names do not give a pair away. The rate is that of
-``evaluation.blank_rate``, not of training: runs with different ``blanks.blank_rate`` retrieve in
-the same texts, and a search cannot win by an easier task.
+Entities are blanked with a fixed seed, so that names do not give a pair away. The rate is
+``evaluation.blank_rate``, not the rate of training: runs with different ``blanks.blank_rate``
+retrieve in the same texts, and a hyperparameter search cannot win by making the task easier.
 """
 
 from collections.abc import Iterator, Mapping
@@ -81,7 +81,7 @@ class PairRetrievalEvaluator(Evaluator):
         return initial_encoder(self.config, self.reader.store)
 
     def rivals(self, device: Any, collective: Collective) -> Iterator[tuple[Stage, ModelScores]]:
-        """Score the rankings that need no encoder, unless the settings leave them out."""
+        """Score the rankings that need no encoder, unless the settings exclude them."""
         if not self.config.evaluation.rivals:
             return
         scores: dict[str, dict[str, Any]] = {}

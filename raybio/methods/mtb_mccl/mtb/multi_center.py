@@ -49,7 +49,7 @@ def multi_center_contrast(
     relate = by_entity_pair(id_M, type_M, type_filter=type_filter)
     # Each row with id -1 is a class of its own.
     class_M = torch.where(id_M < 0, -1 - torch.arange(len(id_M), device=id_M.device), id_M)
-    # Numbers below M, the same for equal rows; how many there are is known on the device alone.
+    # Numbers below M, equal for rows of one class; only the device knows how many there are.
     class_M = torch.searchsorted(class_M.sort().values, class_M)
 
     def block_sums(query_BD: Tensor, key_MD: Tensor, own_B: Tensor) -> tuple[Tensor, Tensor]:

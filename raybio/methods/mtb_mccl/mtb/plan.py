@@ -16,8 +16,8 @@ from raybio.methods.mtb_mccl.mtb.config import DocumentPairPlanConfig, EntityPai
 from raybio.methods.mtb_mccl.mtb.recurring_pairs import RecurringPairs, recurring_pairs
 
 HELD_OUT_SEED = 0
-"""Seed of the held-out pairs, whatever the run's: runs that differ in their seed train and retrieve
-the same pairs, so their scores can be compared pair by pair, and rivals score alike in all runs."""
+"""Seed of the held-out pairs, whatever the run's seed. Runs that differ in their seed train on and
+retrieve the same pairs, so scores can be compared pair by pair, and rivals score alike in all."""
 
 _recurring_by_key: dict[tuple[str, int, int], RecurringPairs] = {}
 """Digest of a store, ``min_documents`` and ``num_pairs`` -> its pairs; the last ones only."""
@@ -33,7 +33,7 @@ class DocumentPairPlan:
         store: the corpus.
         pairs_config: selection of the recurring pairs.
         config: number of documents.
-        seed: the run's seed, of the documents; ``HELD_OUT_SEED`` draws the held-out pairs.
+        seed: the run's seed, which draws documents; ``HELD_OUT_SEED`` draws the held-out pairs.
     """
 
     store: DocumentStore
@@ -45,13 +45,13 @@ class DocumentPairPlan:
     def recurring(self) -> RecurringPairs:
         """The recurring entity pairs.
 
-        Counting takes long: they travel with the plan, and plans of one process share them.
+        Counting takes long, so they are pickled with the plan, and plans of one process share them.
         """
         config = self.pairs_config
         key = (self.store.digest, config.min_documents, config.num_pairs)
         if key not in _recurring_by_key:
             recurring = recurring_pairs(self.store, config)
-            # The check, the length and the batches of a start read the same ones; older are freed.
+            # Check, length and batches of one start share the pairs; older pairs are freed.
             _recurring_by_key.clear()
             _recurring_by_key[key] = recurring
         return _recurring_by_key[key]
@@ -68,10 +68,10 @@ class DocumentPairPlan:
 
     @property
     def steps_per_epoch(self) -> float:
-        """Steps in which as many document pairs are drawn as there are.
+        """Number of steps that draw as many document pairs as there are.
 
-        Of an entity pair count ``max_document_pairs_per_entity_pair``: the few that occur in
-        thousands of documents would make nearly the whole epoch.
+        At most ``max_document_pairs_per_entity_pair`` of an entity pair count: otherwise the few
+        entity pairs in thousands of documents would make up nearly the whole epoch.
         """
         num_documents_K = self.recurring.count_K[self.trained].astype(np.int64)
         num_document_pairs_K = num_documents_K * (num_documents_K - 1) // 2
@@ -110,7 +110,7 @@ class DocumentPairPlan:
 
 @lru_cache(maxsize=2)
 def _divided(plan: DocumentPairPlan) -> tuple[np.ndarray, np.ndarray]:
-    """Return the held-out and the trained pairs; made once in each process, they never travel."""
+    """Return the held-out and the trained pairs; computed once per process, never pickled."""
     total = len(plan.recurring)
     drawn = keyed_permutation(
         np.arange(total), num_rows=total, key=derive_seed(HELD_OUT_SEED, "held out")

@@ -64,8 +64,8 @@ class PairCount:
 
     Attributes:
         store: the corpus.
-        is_common_V: whether an entity is in ``min_documents`` documents: no pair is in more than
-            the rarer of its entities.
+        is_common_V: whether an entity is in at least ``min_documents`` documents; a pair is in no
+            more documents than its rarer entity.
         min_documents: rarer pairs are skipped.
         num_parts: number of parts that the pairs are divided into.
     """
@@ -102,7 +102,7 @@ def recurring_pairs(
     """Return the recurring pairs of the training documents, or load what was saved.
 
     Counts are exact. Memory is bounded by the distinct entities and frequent pairs of the corpus,
-    not by the occurrences of pairs: these are counted in as many parts as keep each part below
+    not by the occurrences of pairs: these are counted in enough parts to keep each part below
     ``OCCURRENCES_AT_ONCE``.
 
     Raises:
@@ -142,7 +142,7 @@ def save_recurring_pairs(
 ) -> RecurringPairs:
     """Count, and save the kept pairs in the store's folder for later runs with these settings.
 
-    Of a store in a bucket they are uploaded next to it, and every node reads them from there.
+    For a store in a bucket, they are uploaded next to it, and every node reads them from there.
 
     Raises:
         DataError: as ``recurring_pairs``.
@@ -153,7 +153,7 @@ def save_recurring_pairs(
     path.unlink(missing_ok=True)
     shared = _shared_path(store, config)
     if shared is not None:
-        # Counting takes long.
+        # Check this before counting, which takes long.
         BucketFolder(shared.parent, is_patient=False).check_writable("--store")
         BucketFolder(shared.parent).delete(shared.name)
     pairs = recurring_pairs(store, config, count_parts)
@@ -175,7 +175,7 @@ def documents_with(store: DocumentStore) -> np.ndarray:
     count_V = np.zeros(len(store.entity_keys), dtype=np.int64)
     for first, stop in _blocks(store):
         row_E, _, key_E = store.entities(first, stop)
-        # Two entities of a DocRED document may share a name, and so a key.
+        # Two entities of a DocRED document may share a name and thus a key.
         distinct_E = distinct(row_E * len(count_V) + key_E)
         count_V += np.bincount(distinct_E % len(count_V), minlength=len(count_V))
     return count_V
@@ -203,7 +203,7 @@ def pair_blocks(store: DocumentStore, is_kept_V: np.ndarray) -> Iterator[np.ndar
 def _blocks(store: DocumentStore) -> list[tuple[int, int]]:
     """Return (first, stop) of blocks of training documents with about ``BLOCK_OCCURRENCES`` pairs.
 
-    One full text may have thousands of entities, so a block exceeds the number by one document.
+    One full text may have thousands of entities, so a block may exceed this number by one document.
     """
     num_rows = len(store.split_rows("train"))
     size_N: np.ndarray = np.diff(store.entity_indptr_N1[: num_rows + 1].astype(np.int64))
@@ -229,7 +229,7 @@ def _saved_path(store: DocumentStore, config: PairCountConfig) -> Path:
 def _shared_path(store: DocumentStore, config: PairCountConfig) -> BucketPath | None:
     """Return where pairs of a store in a bucket are saved for all nodes; None for a local store.
 
-    The manifest does not list the object, so that its name has the store's digest.
+    The manifest does not list the object, so its name contains the store's digest.
     """
     if not isinstance(store.location, BucketPath):
         return None

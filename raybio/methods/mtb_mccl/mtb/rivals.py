@@ -1,8 +1,8 @@
 """Rivals of MTB's retrieval: rankings of entity pairs that need no training of an encoder.
 
 - ``entity types``: candidates whose head and tail have the query's types, before all others.
-- ``TF-IDF``: cosine of the words and types of pairs, see ``pair_words``; the words are those that
-  encoders read, with the same entities blanked. Weights are those of the searched documents.
+- ``TF-IDF``: cosine of the words and types of pairs (``pair_words``), where words are what encoders
+  read, with the same entities blanked. Weights are fitted to the searched documents.
 
 Equal scores are ranked in random order.
 

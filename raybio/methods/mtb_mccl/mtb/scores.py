@@ -20,10 +20,10 @@ CUTOFFS = (1, 10)
 
 
 class QueryUnits(NamedTuple):
-    """The units of intervals and tests: entity pairs, in whatever order of their entities.
+    """The units of intervals and tests: entity pairs, regardless of the order of their entities.
 
-    Where relations are directed, a pair is a query in both orders. Both are of one occurrence, so
-    they are not independent.
+    If relations are directed, a pair is a query in both orders. Both queries come from one
+    occurrence, so they are not independent.
 
     Attributes:
         id_U: id of each unit's first query, in the order of the queries.
@@ -39,7 +39,7 @@ def query_units(id_Q: np.ndarray, num_keys: int) -> QueryUnits:
 
     Args:
         id_Q: entity pairs of the queries, ``head * num_keys + tail``.
-        num_keys: number of entities that there are.
+        num_keys: number of all entities.
     """
     head_Q, tail_Q = np.divmod(id_Q, num_keys)
     pair_Q = np.minimum(head_Q, tail_Q) * num_keys + np.maximum(head_Q, tail_Q)
@@ -107,7 +107,7 @@ def pair_chance(retrieval: Retrieval) -> dict[str, dict[str, float]]:
 def pair_unit_scores(retrieval: Retrieval, units: QueryUnits) -> UnitScores:
     """Return each unit's share of ``pair_scores``, for paired tests between runs.
 
-    Units are named by entity pairs: other settings of a run may retrieve others.
+    Units are named by entity pairs, since runs with other settings may retrieve other pairs.
     """
     num_U = np.bincount(units.unit_Q).astype(np.float64)
     value_by_score = {}

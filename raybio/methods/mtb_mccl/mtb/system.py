@@ -36,7 +36,7 @@ DEMO_CORPUS = SIMULATED_DOCUMENTS
 
 
 def published_recipe(config: Config, store: DocumentStore) -> str:
-    """Return the name of the recipe for documents like a store's: DocRED's have ordered pairs."""
+    """Return the name of the recipe for the store's kind of documents: DocRED has ordered pairs."""
     return "paper_docred" if store.is_directed else "paper_biored"
 
 
@@ -76,7 +76,7 @@ def input_lengths(config: Config, store: DocumentStore) -> list[InputLengths]:
 
 
 def steps_per_epoch(config: Config, store: DocumentStore) -> float:
-    """Return the steps in which as many document pairs are drawn as the entity pairs have."""
+    """Return the number of steps that draw as many document pairs as the entity pairs have."""
     return _plan(config, store).steps_per_epoch
 
 

@@ -30,14 +30,14 @@ class Related(NamedTuple):
 
 
 class Annotations(NamedTuple):
-    """Entities and relations as they are annotated; entities may overlap.
+    """Annotated entities and relations; entities may overlap.
 
     Attributes:
         start_E: first word of each entity, numbered over all sentences.
-        end_E: word behind its last one.
-        type_E: its type.
+        end_E: end of each entity (exclusive).
+        type_E: type of each entity.
         head_R: head of each relation, an index of the entities.
-        tail_R: its tail.
+        tail_R: tail of each relation.
         label_R: relation, >= 1.
     """
 
@@ -56,7 +56,7 @@ class Gold(NamedTuple):
         indptr_S1: CSR pointers to the words of each sentence.
         tag_W: BIO tags.
         pairs: related pairs of words.
-        annotations: what tags and pairs were made of.
+        annotations: the entities and relations that tags and pairs represent.
     """
 
     indptr_S1: np.ndarray
@@ -112,7 +112,7 @@ class EmbeddedSentences(NamedTuple):
     """Embedded words of sentences with their gold annotations.
 
     Attributes:
-        pair_WD: words as they are, for pairs.
+        pair_WD: words before the tag head, for pairs.
         tag_WD: words after the tag head, for tags.
         gold: tags and related pairs.
     """

@@ -29,9 +29,9 @@ class Sentence(NamedTuple):
     Attributes:
         num_words: number of words.
         pairs: related words, distinct.
-        partners: (side, word) -> all words of the entities to which a word is related that stands
-            on that side of a pair, 0 or 1.
-        alike: words of the entities whose type those on side 0 have, and of those on side 1.
+        partners: (side, word) -> for a word on side 0 or 1 of a pair, all words of the entities to
+            which it is related.
+        alike: for side 0 and side 1 of pairs, the words of all entities with a type of that side.
     """
 
     num_words: int
@@ -111,8 +111,8 @@ def whole_graphs(
 
     - Half of the false graphs keep the first ends of all pairs, half the second ones. No two are
       equal, and each has as many edges as the true one.
-    - Replacements belong to no entity of the replaced type and are no kept end. Each pair draws its
-      own, so that the number of nodes may change.
+    - Replacements belong to no entity of the replaced type and are not kept ends. Each pair draws
+      its own replacement, so the number of nodes may change.
     - There are fewer false graphs if the words do not suffice, and no graphs without pairs.
     """
     if not sentence.pairs:
@@ -132,7 +132,7 @@ def _distinct_words(
     """Draw up to ``num`` distinct graphs: a word for each pair, in the order of the kept ends."""
     taken = sentence.alike[1 - kept] | {pair[kept] for pair in sentence.pairs}
     allowed = [word for word in range(sentence.num_words) if word not in taken]
-    # Pairs that share an end need different words at the other one, or they would be one edge.
+    # Pairs that share an end need different words at the other end, or they would be one edge.
     count_by_end = Counter(pair[kept] for pair in sentence.pairs)
     sizes = [size for _, size in sorted(count_by_end.items())]
     num_graphs = math.prod(math.comb(len(allowed), size) for size in sizes)

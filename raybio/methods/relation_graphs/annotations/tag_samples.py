@@ -14,7 +14,7 @@ OUTSIDE = 0
 NO_SAMPLE = -1
 
 MAX_SORTED = 1024
-"""Words that are drawn from by sorting a key of each. From more, the work would grow with them."""
+"""Up to this many words, samples are drawn by sorting random keys, whose cost grows with words."""
 
 
 def draw_samples(
@@ -27,12 +27,12 @@ def draw_samples(
     """Return the samples of some anchors, int64 (M, K), ``NO_SAMPLE`` where there are fewer.
 
     1. Up to ``num_positives`` words of the same tag, never the anchor itself.
-    2. Equal shares of the other tags; all words of a tag that has fewer.
-    3. The rest from ``OUTSIDE``. For anchors outside, from the other tag with most words: in ADE
-       mostly inner words of effects, which the authors' code always takes.
+    2. Equal shares of words of the other tags; all words of a tag that has fewer.
+    3. The rest from ``OUTSIDE``. For anchors outside entities, the rest is from the other tag with
+       the most words: in ADE mostly inner words of effects, which the authors' code always takes.
 
-    All are drawn without replacement. An anchor's samples do not depend on the other ones in
-    ``anchor_M``: the generator skips the draws of words that are not in it.
+    All are drawn without replacement. An anchor's samples do not depend on other anchors: the
+    generator skips the draws of words that are not in ``anchor_M``.
 
     Args:
         tag_W: tags of the words; negative: not sampled.
@@ -74,7 +74,7 @@ def _draw(
     size: int,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Draw ``size`` members, or all, without replacement in each of these of ``num_rows`` rows."""
+    """Draw ``size`` members (or all) without replacement, for each of the given rows."""
     size = min(size, len(members_N))
     if size == len(members_N):
         return np.broadcast_to(members_N, (len(index_R), size))
@@ -88,7 +88,7 @@ def _draw(
 def _draw_others(
     members_N: np.ndarray, own_R: np.ndarray, size: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Draw ``size`` members without replacement in these rows, one a member, never its own one."""
+    """Draw ``size`` members without replacement for each member in ``own_R``, never itself."""
     num = len(members_N)
     if num > MAX_SORTED:
         index_RK = _distinct(_random_rows(rng, num, own_R, size), num - 1)
@@ -104,8 +104,8 @@ def _random_rows(
     """Return ``rng.random((num_rows, width))[index_R]``; only these rows are computed.
 
     Args:
-        rng: generator whose bits can be skipped; a number takes one draw of them.
-        num_rows: rows that the generator goes past.
+        rng: generator whose bits can be skipped; each number takes one draw.
+        num_rows: number of rows by which the generator advances.
         index_R: ascending.
         width: numbers of a row.
     """
@@ -131,8 +131,8 @@ def _skip(rng: np.random.Generator, num_draws: int) -> None:
 def _distinct(uniform_RK: np.ndarray, num: int) -> np.ndarray:
     """Return K distinct numbers of ``range(num)`` in each row (R, K), from uniforms in [0, 1).
 
-    This is Floyd's algorithm (Bentley and Floyd, 1987, "A sample of brilliance"). Each draw is from
-    one number more than the one before, and a number that is there already becomes the new one.
+    This is Floyd's algorithm (Bentley and Floyd, 1987, "A sample of brilliance"). The range grows
+    by one number with each draw; a number that was drawn before is replaced by the newest one.
     """
     size = uniform_RK.shape[1]
     last_K = np.arange(num - size, num)

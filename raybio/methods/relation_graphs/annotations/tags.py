@@ -30,16 +30,15 @@ def tags_of(store: WordStore, row: int) -> np.ndarray:
 def tags_of_rows(store: WordStore, row_S: np.ndarray) -> np.ndarray:
     """Return the tag of each word of some sentences end to end, int64 (W,).
 
-    Entities are written in the order of the file, and a later one over an earlier one that it
-    overlaps, as the authors' preprocessing does: what is left of the earlier one may begin with an
-    "I-" tag.
+    Entities are written in the order of the file. As in the authors' preprocessing, a later entity
+    overwrites an earlier one that it overlaps, whose rest may then begin with an "I-" tag.
     """
     start_E, end_E, type_E, owner_E = store.entities_of(row_S)
     pointers_S1 = indptr_from_lengths(store.indptr_N1[row_S + 1] - store.indptr_N1[row_S])
     first_E = pointers_S1[owner_E] + start_E
     word_K, entity_K = expand(first_E, end_E - start_E)
     tag_W = np.full(pointers_S1[-1], OUTSIDE_TAG, dtype=np.int64)
-    # Of an index that comes several times, numpy keeps the last value.
+    # For a repeated index, numpy keeps the last value.
     tag_W[word_K] = 2 + 2 * type_E[entity_K] - (word_K == first_E[entity_K])
     return tag_W
 
@@ -47,9 +46,9 @@ def tags_of_rows(store: WordStore, row_S: np.ndarray) -> np.ndarray:
 def gold_pairs(store: WordStore, row: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return (first (R,), second (R,), label (R,)), int64: the word pairs of relations.
 
-    The first is the last word of the tail's entity and the second that of the head's: in ADE (drug,
-    adverse effect), as the authors order them. Each triple is there once, in the order of the file;
-    both words may be the same one.
+    The first word is the last word of the tail entity, the second is the last word of the head
+    entity, as in the authors' code: in ADE (drug, adverse effect). Triples are distinct, in the
+    order of the file; both words may be the same.
     """
     _, end_E, _ = store.entities(row)
     head_P, tail_P, label_P = store.relations(row)
@@ -71,7 +70,7 @@ class Chunks(NamedTuple):
 def chunks(tag_W: Integers, indptr_S1: Integers) -> Chunks:
     """Return the chunks of all sentences: each starts at a B and continues with I of its type.
 
-    An I that does not follow a B or an I of its type, in its sentence, belongs to nothing.
+    An I that does not follow a B or an I of its type in its sentence belongs to no chunk.
 
     Args:
         tag_W: 0 is O, 1 + 2t begins a chunk of type t, 2 + 2t is inside one.
@@ -97,7 +96,7 @@ def check_sentences(indptr_S1: Integers, num_words: int) -> None:
     """Check that sentences cover ``num_words`` words in order.
 
     Raises:
-        ValueError: saying what they cover.
+        ValueError: if they do not; it says what they cover.
     """
     if indptr_S1.ndim != 1 or not len(indptr_S1) or indptr_S1.dtype.kind not in "iu":
         raise ValueError(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class WordPairs:
-    """Sentences end to end, of each of which all pairs of words i < j are meant.
+    """All pairs of words i < j within each sentence, for sentences end to end.
 
     Attributes:
         row_WD: vectors of the words.

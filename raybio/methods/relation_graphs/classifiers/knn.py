@@ -102,13 +102,13 @@ def predict_by_knn(
     store: HasNames,
     config: KnnConfig,
 ) -> KnnPredictions:
-    """Let the words and pairs of the reference sentences vote on those of the queries."""
+    """Predict words and pairs of the queries by votes of the reference sentences."""
     names = (store.entity_types, store.relation_names)
     tag_W_by_k = _predict_tags(reference, queries, config, store)
     at_chunk_ends = config.candidates == "chunk_ends"
     is_candidate_W = np.ones(len(queries.gold.tag_W), dtype=bool)
     if at_chunk_ends:
-        # Chunk ends by any candidate number of neighbors; each number filters its own later.
+        # Chunk ends for any candidate number of neighbors; each number filters its own pairs later.
         ends = [_chunk_ends(tag_W, queries.gold.indptr_S1) for tag_W in tag_W_by_k.values()]
         is_candidate_W = np.any(ends, axis=0)
     pairs_by_k = _predict_pairs(reference, queries, is_candidate_W, config)
@@ -149,7 +149,7 @@ def _predict_pairs(
 ) -> dict[int, Related]:
     """Return the pairs of candidate words that are predicted to be related, by k."""
     if not reference.pairs.num_pairs:
-        # Sentences of one word have no pairs: nothing votes.
+        # Sentences of one word have no pairs, so nothing votes.
         none = np.zeros(0, dtype=np.int64)
         return dict.fromkeys(config.num_pair_neighbors, Related(none, none, none))
     pairs = queries.pairs.of_words(torch.from_numpy(is_candidate_W).to(queries.pair_WD.device))

@@ -1,12 +1,12 @@
-"""Tags and relations looked up in training sentences: no vector, nothing trained.
+"""Tags and relations looked up in training sentences, without vectors or training.
 
-- A word has the tag that its lower-cased form has most often in training; O if training lacks it.
-- Two words are related if both end a predicted entity, and most training entities of these two
-  types, in this order and with the same words between them, are related.
-- If training lacks these words between two such entities, all training entities of the two types
-  count that have another entity between them, or all that have none.
+- A word gets the most frequent tag of its lower-cased form in training; O if training lacks it.
+- Two words are related if both end a predicted entity, and most training pairs of entities with
+  these two types, in this order and with the same words between them, are related.
+- If training has no such pair with these words between, all training pairs with the two types are
+  counted that agree on whether another entity stands between.
 
-On ties words are no entities and entities are not related.
+Ties go to "no entity" and "not related".
 
 Shape letters: S sentences, W words, V lower-cased words, A tags, C entities, P pairs of entities.
 """
@@ -43,7 +43,7 @@ class EntityPair:
 
 @dataclass(frozen=True)
 class LookUp:
-    """What training sentences say of words, and of pairs of entities.
+    """Most frequent tags of words and relations of entity pairs in training sentences.
 
     Attributes:
         store: the sentences.

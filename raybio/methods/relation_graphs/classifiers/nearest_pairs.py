@@ -19,11 +19,11 @@ _MOST_WORDS = 256
 
 
 _ENTRIES_AT_ONCE = 1 << 22
-"""Bounds, or reference pairs, looked at together."""
+"""Maximum number of bounds or reference pairs that are processed at once."""
 
 
 _SAMPLE = 1000
-"""Words of which the median is taken for the middle."""
+"""Size of the sample of words whose median is the center."""
 
 
 def nearest_pairs(
@@ -31,31 +31,31 @@ def nearest_pairs(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the min(k, all) nearest reference pairs of each query pair, exactly.
 
-    What equal means: the squared distance of two words is computed from differences in double
-    precision and rounded to float32; that of two pairs is the float32 sum of two such numbers.
-    Reference pairs at equal distances stand in their order: sentence, first word, second word.
+    Equality of distances: the squared distance of two words is computed from differences in double
+    precision and rounded to float32; the squared distance of two pairs is the float32 sum of two
+    such numbers. Ties are ordered by sentence, first word and second word.
 
     1. All words are compared by one matrix product in double precision (``WordDistances``).
-    2. The nearest words of a sentence to the two words of a query pair bound all its pairs from
-       below, and so leave out nearly every sentence (``_candidates``).
+    2. The words of a sentence that are nearest to the two words of a query pair give a lower bound
+       for all its pairs, which excludes nearly every sentence (``_candidates``).
     3. The distances of the remaining pairs are computed anew (``_exact_distances``).
 
-    Where all vectors are alike nothing is pruned, and the time is that of comparing all pairs.
+    If all vectors are alike, nothing is pruned, and all pairs are compared.
 
     Memory beyond the words in double precision and the result: 16 bytes for each word of the
     reference set times the query words compared at once (256, or the longest sentence); half a GiB
-    for what is looked at together; and, only if the reference has more than 4 million pairs as near
-    to one query pair, about 100 bytes for each.
+    for a block of candidates; and about 100 bytes per pair if more than 4 million reference pairs
+    are near one query pair.
 
     Args:
         query: query words; their device does the work.
-        reference: among what; on the same device.
-        k: how many, >= 1.
+        reference: reference words, on the same device.
+        k: number of neighbors, >= 1.
         both_orders: a reference pair counts in the nearer of its two orders.
 
     Returns:
-        Squared distances (P, K), float32, and numbers in the reference of the first and of the
-        second words (P, K), int64.
+        Squared distances (P, K), float32, and indices of the first and of the second words in the
+        reference (P, K), int64.
 
     Raises:
         ValueError: if k < 1, the reference has no pair, widths differ, or vectors are not finite.
@@ -65,8 +65,8 @@ def nearest_pairs(
     query_WD = query.row_WD.detach()
     reference_WD = reference.row_WD.detach()
     layout = ReferenceLayout.of(reference.indptr_S1)
-    # Distances stay, but less is left to cancel in |a|^2 + |c|^2 - 2ac. Not the mean, which one
-    # giant would move.
+    # Centering keeps distances and reduces cancellation in |a|^2 + |c|^2 - 2ac. A single outlier
+    # would move the mean, so take the median.
     middle_D = reference_WD[:: len(reference_WD) // _SAMPLE + 1].double().median(0).values
     column_CD = reference_WD[layout.word_C].double().sub_(middle_D)
     first_P, second_P = query.pairs()
@@ -95,8 +95,8 @@ def _candidates(
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield (query pairs, first columns, second columns) that may be among the k nearest.
 
-    A part holds all candidates of its query pairs. Float32 sums never fall when a summand grows, so
-    that sums of least distances are bounds without any slack.
+    A part holds all candidates of its query pairs. A float32 sum never falls when a summand grows,
+    so sums of least distances are valid bounds without any slack.
     """
     lower_PS = distances.least_BS[a_P] + distances.least_BS[b_P]
     bound_P = _upper_bounds(distances, layout, a_P, b_P, lower_PS, k)
@@ -131,8 +131,8 @@ def _upper_bounds(
 ) -> Tensor:
     """Return an upper bound (P,) of the distance of the k-th nearest pair; inf below k sentences.
 
-    The best pairs of k sentences are k pairs. Twice as many sentences are tried: the nearest words
-    of some stand in the wrong order.
+    The best pairs of k sentences are k pairs. Twice as many sentences are tried, since in some the
+    nearest words are in the wrong order.
     """
     num_pairs, num_sentences = lower_PS.shape
     if num_sentences < k:
@@ -146,8 +146,8 @@ def _upper_bounds(
     least_Y = distances.up_to(a_P[pair_Y], b_P[pair_Y], column_Y)
     best_X.scatter_reduce_(0, owner_Y, least_Y, "amin")
     kth_P = best_X.view(num_pairs, num_tried).topk(k, dim=1, largest=False).values.amax(1)
-    # One error each for what was tried and for what may be nearer; the factors are for roundings to
-    # float32.
+    # One error for the pairs that were tried, and one for pairs that may be nearer; the factors
+    # cover rounding to float32.
     error_P = distances.error_B[a_P] + distances.error_B[b_P]
     return kth_P * (1 + 2.0**-20) + 2.01 * error_P
 
@@ -158,7 +158,7 @@ def _exact_distances(
     """Return squared distances (X,) of query to reference pairs, in double precision."""
     orders = [query_X2, query_X2.flip(1)] if both_orders else [query_X2]
     key_OX2 = torch.stack(orders) * len(reference_WD) + word_X2
-    # The same two words meet in many pairs.
+    # Many pairs compare the same two words.
     key_U, index_OX2 = torch.unique(key_OX2, return_inverse=True)
     distance_U = query_WD.new_empty(len(key_U), dtype=torch.float32)
     keys_at_once = max(1, _ENTRIES_AT_ONCE // 8 // max(query_WD.shape[1], 1))
@@ -174,7 +174,7 @@ def _exact_distances(
 def _keep_nearest(
     pair_X: Tensor, exact_X: Tensor, word_X2: Tensor, distance_PK: Tensor, word_PK2: Tensor
 ) -> None:
-    """Write the K nearest of each query pair's candidates, which are all here, to its rows."""
+    """Write the K nearest candidates of each query pair; all of its candidates are given."""
     order_X = torch.arange(len(pair_X), device=pair_X.device)
     # Stable sorts by the least important key first: pair, distance, first word, second word.
     for key_X in (word_X2[:, 1], word_X2[:, 0], exact_X, pair_X):
@@ -200,7 +200,7 @@ def _whole_pairs(pair_X: Tensor, weight_X: Tensor) -> Iterator[slice]:
         if end < len(pair_X):
             torn_pair = pair_X[end]
             end = int(torch.searchsorted(pair_X, torn_pair))
-            # A pair that alone exceeds the limit is a part of its own.
+            # A pair that alone exceeds the limit gets a separate part.
             if end == start:
                 end = int(torch.searchsorted(pair_X, torn_pair, right=True))
         yield slice(start, end)

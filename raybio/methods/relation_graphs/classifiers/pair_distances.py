@@ -1,4 +1,4 @@
-"""Distances of word pairs from the distances of their words, and bounds from below.
+"""Distances of word pairs from the distances of their words, and lower bounds.
 
 A pair's vector is the concatenation [x_i ; x_j] of its words i < j. It is never built: the squared
 distance of two pairs is the sum of the distances of their first and of their second words,
@@ -23,8 +23,8 @@ _COLUMNS_AT_ONCE = 1 << 13
 class ReferenceLayout:
     """The reference words by position: first words of all sentences, then second ones, and so on.
 
-    Sentences of two words or more count, the longest first: those with a word at position t are
-    then the first ones, and word t of sentence s has column start_T[t] + s.
+    It has the sentences of two words or more, the longest first. So the sentences with a word at
+    position t come first, and word t of sentence s has column start_T[t] + s.
 
     Attributes:
         start_T: column of the first word at each position.
@@ -53,7 +53,7 @@ class ReferenceLayout:
         return cls(count_T.cumsum(0) - count_T, count_T, length_S, word_C)
 
     def later_words(self, sentence_X: Tensor) -> tuple[Tensor, Tensor]:
-        """Return all words but each sentence's first: index in the list (Y,), and position (Y,)."""
+        """Return all words except the first of each sentence: index in the list, position (Y,)."""
         owner_Y, offset_Y = ragged(self.length_S[sentence_X] - 1)
         return owner_Y, offset_Y + 1
 
@@ -63,11 +63,11 @@ class WordDistances:
     """Some query words compared with all reference words.
 
     Attributes:
-        distance_BC: squared distances, float32, wrong by error_B and some roundings at most.
-        before_BC: the least of them to a word that stands before this one in its sentence; inf for
-            a first word.
-        least_BS: the least to a word of each sentence.
-        error_B: what sums in double precision may be wrong by.
+        distance_BC: squared distances, float32, with an error of at most error_B and some rounding.
+        before_BC: least distance to any earlier word of the column's sentence; inf for a first
+            word.
+        least_BS: least distance to a word of each sentence.
+        error_B: maximum error of sums in double precision.
         both_orders: whether a pair counts in the nearer of its two orders.
     """
 
@@ -87,18 +87,18 @@ class WordDistances:
         distance_BC = _squared_distances(query_BD, column_CD, size_B, size_C)
         before_BC = torch.empty_like(distance_BC)
         least_BS = distance_BC.new_full((len(query_BD), len(layout.length_S)), torch.inf)
-        # Position by position, ``least_BS`` is the minimum over the words so far.
+        # ``least_BS`` is the minimum over the words up to each position.
         for start, count in zip(layout.start_T.tolist(), layout.count_T.tolist(), strict=True):
             columns = slice(start, start + count)
             before_BC[:, columns] = least_BS[:, :count]
             torch.minimum(least_BS[:, :count], distance_BC[:, columns], out=least_BS[:, :count])
-        # Sums of D products in any order (Higham, Accuracy and Stability of Numerical Algorithms,
-        # section 3.1), of vectors that were moved; 2 |a| |c| <= |a|^2 + |c|^2.
+        # Error of sums of D products in any order (Higham, Accuracy and Stability of Numerical
+        # Algorithms, section 3.1), for shifted vectors; 2 |a| |c| <= |a|^2 + |c|^2.
         error_B = (2 * query_BD.shape[1] + 16) * 2.0**-53 * (size_B + size_C.max())
         return cls(distance_BC, before_BC, least_BS, error_B.float(), both_orders)
 
     def up_to(self, a_X: Tensor, b_X: Tensor, column_X: Tensor) -> Tensor:
-        """Return the least distance (X,) of the pairs (a, b) to those with this second word."""
+        """Return the least distance (X,) of the pairs (a, b) to any pair with this second word."""
         distance_X = self.before_BC[a_X, column_X] + self.distance_BC[b_X, column_X]
         if not self.both_orders:
             return distance_X
@@ -120,7 +120,7 @@ def _squared_distances(
     """Return |q|^2 + |c|^2 - 2 qc (B, C) in float32, given the squared norms."""
     distance_BC = query_BD.new_empty(len(query_BD), len(column_CD), dtype=torch.float32)
     with torch.autocast(query_BD.device.type, enabled=False):
-        # A part of the reference set at a time: the product is twice as wide as what is kept.
+        # Process a part of the reference set at a time: the fp64 product takes twice the memory.
         for start in range(0, len(column_CD), _COLUMNS_AT_ONCE):
             part = slice(start, start + _COLUMNS_AT_ONCE)
             part_BC = torch.addmm(size_C[part], query_BD, column_CD[part].T, alpha=-2)

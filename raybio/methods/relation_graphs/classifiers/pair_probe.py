@@ -21,22 +21,21 @@ def fit_pair_classifier(
 ) -> tuple[Tensor, Tensor]:
     """Fit logistic regression on the concatenations of all pairs, to its optimum.
 
-    Least is the sum of the pairs' losses over P, those of related pairs times ``positive_weight``,
-    + l2 / 2 |weight|^2 of standardized columns; scikit-learn's C is 1 / (l2 P). An iteration costs
-    O(W D + P), memory is three times the words' and some numbers a pair.
+    It minimizes the mean loss over the P pairs, with related pairs weighted by ``positive_weight``,
+    plus l2 / 2 |weight|^2 on standardized columns; scikit-learn's C is 1 / (l2 P). An iteration
+    costs O(W D + P); memory is three times that of the words and some numbers per pair.
 
     Args:
         words: of the training sentences.
         is_related_P: bool, in the order of ``words.pairs()``.
         l2: weight of the L2 penalty, > 0.
-        positive_weight: how many unrelated pairs a related one counts for, > 0.
+        positive_weight: number of unrelated pairs that a related pair counts for, > 0.
 
     Returns:
-        Weight (2 D,), for the first word and then for the second, and bias (), for vectors as they
-        are.
+        Weight (2 D,), for the first and then the second word, and bias (), for unscaled vectors.
 
     Raises:
-        ValueError: for no pairs, labels that do not fit them, settings <= 0, or vectors that are
+        ValueError: if there are no pairs, labels do not fit them, settings are <= 0, or vectors are
             not finite.
     """
     _check(words, is_related_P, l2, positive_weight)
@@ -66,7 +65,7 @@ def fit_pair_classifier(
         return loss, gradient_1D[None], gradient_P.sum()[None]
 
     share_1 = ((label_P.sum() + 1) / (num_pairs + 2))[None]
-    # Only steers the steps, so that the two words of a pair may pass for independent.
+    # This only preconditions the steps, so the words of a pair may be treated as independent.
     covariance_DD = row_WD.new_zeros(2 * width, 2 * width)
     covariance_DD[:width, :width] = first_DD
     covariance_DD[width:, width:] = second_DD

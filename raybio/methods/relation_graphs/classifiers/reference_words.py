@@ -26,7 +26,7 @@ TENSORS = "reference_words.safetensors"
 
 
 class WordLabels(NamedTuple):
-    """What a model predicts, and by how many neighbors.
+    """Names of a model's classes, and its numbers of neighbors.
 
     Attributes:
         entity_types: names of the types.
@@ -42,7 +42,7 @@ class WordLabels(NamedTuple):
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Read them from an export.
+        """Read the record of an export.
 
         Raises:
             ConfigError: if the record is damaged or of another version.
@@ -61,7 +61,7 @@ class ReferenceWords(NamedTuple):
     """Embedded words of sentences with their tags and related pairs.
 
     Attributes:
-        word_WD: words as they are; the tag head maps them again when they are read.
+        word_WD: words before the tag head, which maps them when they are read.
         indptr_S1: CSR pointers to the words of each sentence.
         tag_W: BIO tags.
         pairs: related pairs of words.
@@ -111,7 +111,7 @@ def read_reference(
     Args:
         folder: the export.
         head: the trained head, whose tag head maps words.
-        device: where they are compared.
+        device: device on which words are compared.
 
     Raises:
         ConfigError: if the file is missing or damaged.

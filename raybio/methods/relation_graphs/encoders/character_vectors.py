@@ -17,16 +17,17 @@ MAX_WIDTH = 64
 """Width of the vector of a single word."""
 
 NEIGHBOR_WEIGHT = 0.5
-"""Weight of the words before and behind a word, relative to its own."""
+"""Weight of the words before and after a word, relative to its own."""
 
 
 @dataclass(frozen=True)
 class CharacterVectors:
-    """Vectors of the words of sentences: their characters, and those of the words next to them.
+    """Vectors of the words of sentences, from characters of each word and of its two neighbors.
 
-    A word's own vector is the TF-IDF of its sequences of 2 to 4 characters, lower-cased, in the
-    first 64 singular directions of the training words (latent semantic analysis). The vectors of
-    the words before and behind it follow, at half the length; zeros at the ends of a sentence.
+    A word's own vector is the TF-IDF of its sequences of 2 to 4 characters, lower-cased, projected
+    to the first 64 singular directions of the training words (latent semantic analysis). The
+    vectors of the words before and after it are appended at half the length; zeros at the ends of a
+    sentence.
 
     Attributes:
         store: the sentences.

@@ -35,7 +35,7 @@ class GraphEncoder(nn.Module):
     """
 
     def __init__(self, width: int, *, self_loop: float | None, activation: Activation) -> None:
-        """Kaiming-normal weights drawn by torch's generator, biases zero."""
+        """Create Kaiming-normal weights, drawn by torch's generator, and zero biases."""
         super().__init__()
         is_normalized = self_loop is None
         self.convolution = graph_convolution()(
@@ -46,12 +46,12 @@ class GraphEncoder(nn.Module):
         self.activation = activation
 
     def forward(self, feature_ND: Tensor, head_E: Tensor, tail_E: Tensor) -> Tensor:
-        """States (N, D) of nodes.
+        """Return the states (N, D) of nodes.
 
         Args:
             feature_ND: features of the nodes of any number of graphs.
-            head_E: one node of each edge.
-            tail_E: the other; each edge stands in both directions, and loops are added here.
+            head_E: first node of each edge.
+            tail_E: second node of each edge. Edges come in both directions; loops are added here.
         """
         edge_2E = torch.stack([head_E, tail_E])
         weight_E = None

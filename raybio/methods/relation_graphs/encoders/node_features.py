@@ -15,7 +15,7 @@ class NodeFeatures:
         path: the file, in numpy's format.
         indptr_N1: CSR pointers to the words of each sentence.
         recorded_name: name in the data digests of runs, which changes with any setting of the
-            encoder; several may have one file.
+            encoder; several names may share one file.
     """
 
     path: Path
@@ -33,5 +33,5 @@ def _mapped(path: Path) -> np.ndarray:
 
 
 def map_again() -> None:
-    """Map files anew that were written after they had been mapped."""
+    """Map files again that were rewritten after they had been mapped."""
     _mapped.cache_clear()

@@ -26,12 +26,12 @@ _log = logging.getLogger(__name__)
 
 
 def untrained_features(model: WordEncoder, reader: WordReader, *, max_tokens: int) -> NodeFeatures:
-    """Return features of all words of the store by ``model`` as it is; computed once per store.
+    """Return features of all words of the store by the given ``model``; computed once per store.
 
     A file that does not match its record is computed again.
 
     Raises:
-        StoreError: if they cannot be written there.
+        StoreError: if they cannot be written into the store's folder.
     """
     store = reader.store
     settings = model.model_config.to_dict()
@@ -65,7 +65,7 @@ def untrained_features(model: WordEncoder, reader: WordReader, *, max_tokens: in
 
 
 def _is_whole(path: Path) -> bool:
-    """Return whether a file of features is there and, with a warning if not, is not damaged."""
+    """Return whether a file of features exists and is intact; warn if it is damaged."""
     record = read_recomputable(_record_path(path), KIND)
     if record is None or not path.is_file():
         return False

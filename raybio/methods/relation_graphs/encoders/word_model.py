@@ -37,7 +37,7 @@ def initial_encoder(config: Config, store: WordStore | None) -> WordEncoder:
     Raises:
         ConfigError: if the encoder cannot be loaded.
     """
-    # Evaluations of an export build what its run began with.
+    # Evaluations of an export build the encoder that its run began with.
     fetch_encoder(config)
     encoder = build_word_encoder(
         config.encoder,
@@ -117,7 +117,7 @@ class WordModel:
         config: settings of its run.
         encoder: the encoder with its heads.
         reader: reads the sentences for this encoder.
-        collective: the other workers, who embed a share.
+        collective: the other workers, which embed a share.
     """
 
     config: Config
@@ -142,7 +142,7 @@ class WordModel:
 
     @classmethod
     def of_any_store(cls, folder: str | Path, store: WordStore, device: str | None = None) -> Self:
-        """Load an export as ``load`` does, also over a store that its run did not have.
+        """Load an export as ``load`` does, over any store.
 
         Raises:
             ConfigError: if the folder is no such export.
@@ -157,7 +157,7 @@ class WordModel:
     ) -> Self:
         if device is None:
             device = default_device()
-        # CharacterBERT is given the characters of the store's words here.
+        # This gives CharacterBERT the characters of the store's words.
         tokens = encoder.word_tokens(store.words, config.encoder)
         reader = WordReader(store, tokens, encoder.max_tokens)
         return cls(config, encoder.eval().to(device), reader)
@@ -186,7 +186,7 @@ class WordModel:
         return self.reader.store
 
     def embed(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Return the words (W, D) of sentences: as they are, and after the tag head."""
+        """Return the words (W, D) of sentences, before and after the tag head."""
         max_tokens = self.config.memory.max_tokens_per_micro_batch
         word_WD = embed_words(
             self.encoder, self.reader, rows, self.collective, max_tokens=max_tokens

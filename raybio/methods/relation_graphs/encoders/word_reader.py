@@ -19,7 +19,7 @@ from raybio.ops.segments import indptr_from_lengths
 Arrays = dict[str, np.ndarray]
 
 NO_WORD = -1
-"""Word of a token that stands for none: of special tokens, and of pieces that are not pooled."""
+"""Word of tokens without a word: special tokens, and pieces that are not pooled."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class WordTokens:
     Attributes:
         token_E: token ids of all distinct words, end to end.
         indptr_V1: word v is ``token_E[indptr_V1[v] : indptr_V1[v + 1]]``.
-        prefix_ids: what stands before a sentence; its first token is "word 0".
-        suffix_ids: what stands behind it.
-        first_only: whether a word is its first token's state, and not the mean of all of them.
+        prefix_ids: tokens before a sentence; the first one is "word 0".
+        suffix_ids: tokens after a sentence.
+        first_only: whether a word is the state of its first token instead of the mean of all.
         spelling: hex digest of the words as they are read.
     """
 
@@ -49,8 +49,8 @@ class WordReader:
 
     Attributes:
         store: the sentences.
-        tokens: the encoder's way of reading words.
-        max_tokens: most tokens of a sentence, special ones included.
+        tokens: tokens of the words, as the encoder reads them.
+        max_tokens: maximum tokens of a sentence, special ones included.
     """
 
     store: WordStore
@@ -121,13 +121,13 @@ class WordReader:
         return digest.hexdigest()[:16]
 
     def word_pointers(self, rows: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Return where the words of each sentence begin (R + 1,), the word 0 of each included."""
+        """Return CSR pointers (R + 1,) to the words of each sentence, its word 0 included."""
         row_R = np.asarray(rows, dtype=np.int64)
         indptr_N1 = self.store.indptr_N1
         return indptr_from_lengths(indptr_N1[row_R + 1] - indptr_N1[row_R] + 1)
 
     def is_word(self, rows: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Return which embeddings of a batch are words (M,): not the word 0 of each sentence."""
+        """Return which embeddings of a batch are words (M,), and not the word 0 of a sentence."""
         pointers_R1 = self.word_pointers(rows)
         is_word_M = np.ones(pointers_R1[-1], dtype=bool)
         is_word_M[pointers_R1[:-1]] = False
@@ -137,7 +137,7 @@ class WordReader:
         """Return the tokens of a sentence (K,), and the word of each."""
         tokens = self.tokens
         first_W = tokens.indptr_V1[word_W]
-        # Words may have a narrow type, and the last one + 1 would not fit.
+        # Words may have a narrow type that does not hold the last word + 1.
         size_W = tokens.indptr_V1[1:][word_W] - first_W
         owner_K = np.repeat(np.arange(len(word_W)), size_W)
         offset_K = np.arange(len(owner_K)) - (np.cumsum(size_W) - size_W)[owner_K]

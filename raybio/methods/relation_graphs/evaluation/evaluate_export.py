@@ -172,7 +172,7 @@ class _Models:
 def rivals_of_fold(folder: str | Path, store_path: str | Location) -> dict[str, SentenceScores]:
     """Score the rivals on the test sentences of a model's fold, by name.
 
-    They are those of the table of its run: none if ``evaluation.rivals`` was false.
+    These are the rivals in the table of its run: none if ``evaluation.rivals`` was false.
 
     Raises:
         ConfigError: if the folder is no such export, its run had another store, or the source of
@@ -209,7 +209,7 @@ def validate_graphs_of_export(
     device: str | None = None,
     num_negatives: int | None = None,
 ) -> GraphValidation:
-    """Validate by graphs: how often the true graph is nearest in the test sentences of the fold.
+    """Validate by graphs: return how often the true graph is nearest, on the fold's test sentences.
 
     With CLGS there is one graph per sentence, with CLDR one per related pair. False graphs are
     drawn from the run's seed.
@@ -221,7 +221,7 @@ def validate_graphs_of_export(
         num_negatives: maximum number of false graphs per true one; None: as in training.
 
     Returns:
-        The result, of sentences with true and false graphs; ``accuracy_S`` is empty if no test
+        The result on sentences with true and false graphs; ``accuracy_S`` is empty if no test
         sentence has both.
 
     Raises:

@@ -27,7 +27,7 @@ MEASURES = {
     "spert_re_f1": "RE, SpERT",
     "spert_boundaries_f1": "RE without NEC, SpERT",
 }
-"""The measures of the paper's Tables 4 (with both countings of strict RE), 3 and 2, and SpERT's."""
+"""Measures of the paper's Tables 4 (with both ways of counting strict RE), 3 and 2, and SpERT's."""
 
 
 PUBLISHED: dict[str, dict[str, float]] = {
@@ -58,7 +58,7 @@ UNTUNED = "untuned"
 """Row of the encoder before training."""
 
 FIXED = ", fixed settings"
-"""Suffix of rows with the settings of the runs; validation sentences choose those of the others."""
+"""Suffix of rows with the runs' settings; in other rows, validation sentences choose settings."""
 
 CHANCE = "chance"
 
@@ -72,7 +72,7 @@ Scores = Mapping[str, float]
 
 
 def mean_scores(scores_of_seeds: Sequence[Scores]) -> dict[str, float]:
-    """Return the mean of each score over the seeds of a fold, of those that all seeds have."""
+    """Return the mean over the seeds of a fold, for each score that all seeds have."""
     first = scores_of_seeds[0]
     common = [name for name in first if all(name in scores for scores in scores_of_seeds)]
     return {name: float(np.mean([scores[name] for scores in scores_of_seeds])) for name in common}
@@ -98,9 +98,9 @@ class FoldDifference(NamedTuple):
 
     Attributes:
         one: row of the first model.
-        two: row of the second.
+        two: row of the second model.
         measure: the score.
-        difference: one minus two, with its 95 % interval.
+        difference: ``one`` minus ``two``, with its 95 % interval.
         p_holm: two-sided p, corrected for all differences of the table.
     """
 
@@ -114,9 +114,9 @@ class FoldDifference(NamedTuple):
 def fold_differences(scores: Mapping[str, Mapping[int, Scores]]) -> list[FoldDifference]:
     """Return the first trained model minus each other row, fold by fold.
 
-    Folds are the units, and their training rows overlap (``t_mean``). There are none of fewer than
-    three common folds, or of scores that a fold lacks. Chance needs no test. Rows with fixed
-    settings are read, not tested.
+    Folds are the units, and their training rows overlap (``t_mean``). There is no difference for
+    fewer than three common folds, or for scores that a fold lacks. Chance and rows with fixed
+    settings are not tested.
 
     Args:
         scores: model -> fold -> scores; chance and ``RIVALS`` are not trained.
@@ -138,7 +138,7 @@ def fold_differences(scores: Mapping[str, Mapping[int, Scores]]) -> list[FoldDif
 
 
 def reached_rows(scores: Mapping[str, Mapping[int, Scores]]) -> list[str]:
-    """Return a sentence for each rival and trained model that it reaches or passes in a score.
+    """Return a sentence for each rival that reaches or passes a trained model in a score.
 
     A rival reaches a model if the 95 % interval of the paired difference includes 0, and passes it
     if the interval lies on the rival's side.
@@ -172,7 +172,7 @@ def _rival_rows(scores: Mapping[str, Mapping[int, Scores]]) -> list[str]:
 def _paired_test(
     scores: Mapping[str, Mapping[int, Scores]], one: str, two: str, measure: str
 ) -> DifferenceTest | None:
-    """Test one row minus another; None without three common folds that have the measure."""
+    """Test one row minus another; None if fewer than three common folds have the measure."""
     num_folds = max(len(by_fold) for by_fold in scores.values())
     folds = sorted(scores[one].keys() & scores[two].keys())
     if len(folds) < MIN_FOLDS:
@@ -194,14 +194,14 @@ def fold_table(
 ) -> str:
     """Return a table with one row per model: percent, mean ± deviation over its folds.
 
-    Below it stand the differences of the first trained model from the others, if there are any,
-    where rows without training reach a trained model, and why trainings are not finished.
+    Below it are the differences of the first trained model from the others, if there are any;
+    remarks where rows without training reach a trained model; and why trainings are not finished.
 
     Args:
         scores: model -> fold -> scores.
         rows_of_paper: keys of ``PUBLISHED`` to append.
-        unfinished: row -> why a training of it is not finished.
-        num_seeds: seeds that the scores of trained models on a fold are means over.
+        unfinished: row -> why one of its trainings is not finished.
+        num_seeds: number of seeds over which scores of trained models on a fold are averaged.
     """
     unfinished = unfinished or {}
     rows = []
@@ -242,7 +242,7 @@ def fold_table(
 
 
 def _missing_remarks(scores: Mapping[str, Mapping[int, Scores]]) -> list[str]:
-    """Return which means are missing since folds lack the score, such as that of graphs."""
+    """Return remarks on means that are missing because folds lack the score, such as of graphs."""
     remarks = []
     for model, by_fold in scores.items():
         for name, title in MEASURES.items():
@@ -256,7 +256,7 @@ def _missing_remarks(scores: Mapping[str, Mapping[int, Scores]]) -> list[str]:
 
 
 def _below(differences: Sequence[FoldDifference], num_seeds: int) -> list[str]:
-    """Return the table of differences, and what it shows."""
+    """Return the table of differences, with an explanation."""
     if not differences:
         return []
     measures = METHOD.table.measures

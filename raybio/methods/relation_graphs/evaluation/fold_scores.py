@@ -20,7 +20,7 @@ from raybio.methods.relation_graphs.store import WordStore
 
 
 class EmbedsWords(Protocol):
-    """A model of words, or anything else that has vectors of them."""
+    """A model of words, or any other source of word vectors."""
 
     @property
     def store(self) -> WordStore:
@@ -78,11 +78,12 @@ def chosen_and_fixed(
 ) -> tuple[VectorScores, VectorScores | None]:
     """Score test sentences with settings chosen on validation sentences, and with fixed ones.
 
-    The chosen settings are among the candidates of ``config`` if it has several numbers of
-    neighbors, and the second result is None. Otherwise they are among those of rivals, and the
-    second result are the scores with the numbers of ``config``; the weight of the probe is chosen
-    there, too, if it has several. Without validation sentences nothing is chosen: the scores with
-    the settings of ``config`` are the first result.
+    - If ``config`` has several numbers of neighbors, settings are chosen among its candidates, and
+      the second result is None.
+    - Otherwise they are chosen among the candidates of rivals, and the second result has the scores
+      with the numbers of ``config``; if it has several weights of the probe, that is chosen, too.
+    - Without validation sentences nothing is chosen: the first result has the scores with the
+      settings of ``config``.
 
     Args:
         pair_model: predicts relations.

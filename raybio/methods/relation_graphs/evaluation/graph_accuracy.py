@@ -30,10 +30,10 @@ class GraphValidation(NamedTuple):
     Attributes:
         log_likelihood: minus the loss, whose terms are means over all sentences with a relation,
             and over all words with a sample of their tag; NaN if there are none of these.
-        accuracy_S: of each sentence with false graphs, the share of its anchors whose true graph is
-            the most similar one; empty for a model without graphs.
-        chance_S: the same by chance: the mean of 1 / (1 + false graphs) over its anchors.
-        spread: metrics of the spread of their words.
+        accuracy_S: for each sentence with false graphs, the share of its anchors whose true graph
+            is the most similar one; empty for a model without graphs.
+        chance_S: chance level of the accuracy: the mean of 1 / (1 + false graphs) over anchors.
+        spread: metrics of the spread of the sentences' words.
     """
 
     log_likelihood: float
@@ -67,15 +67,15 @@ def validate_graphs(
         objective: its loss.
         collate: builds the batches; its own rows are ignored.
         rows: held-out sentences.
-        collective: the other workers, who embed a share of the words.
+        collective: the other workers, which embed a share of the words.
         max_tokens: padded tokens that are encoded at once.
     """
-    # Every sentence counts the same, whatever training averages over, and is compared with its own
-    # graphs only, so that the size of the batches does not matter.
+    # Every sentence has the same weight, whatever training averages over, and is compared with its
+    # own graphs only, so that the batch size does not matter.
     mean = objective.config.model_copy(update={"reduction": "mean", "in_batch_negatives": False})
     objective = replace(objective, config=mean)
-    # The nearest graph is always that of one text, the true pair's or the sentence's, also where
-    # the loss pairs each graph with a text of its own.
+    # The nearest graph is always found for one text (of the true pair, or the sentence), even if
+    # the loss pairs each graph with its own text.
     same_text = replace(objective, config=mean.model_copy(update={"pairing": "paper"}))
     word_WD = embed_rows(model, collate.reader.batch, rows, collective, max_tokens=max_tokens)
     totals: dict[str, float] = {}
@@ -109,7 +109,7 @@ def validate_graphs(
 def _log_likelihood(
     objective: RelationGraphObjective, totals: Mapping[str, float], counts: Mapping[str, int]
 ) -> float:
-    """Return minus the weighted sum of the terms' means; NaN if a term has nothing to average."""
+    """Return minus the weighted sum of the means of all terms; NaN if a term has no values."""
     if not all(counts.values()):
         return math.nan
     loss = 0.0
@@ -119,7 +119,7 @@ def _log_likelihood(
 
 
 def _accuracy(similarity_G: Tensor, batch: RelationGraphBatch) -> np.ndarray:
-    """Return the fraction of anchors whose true graph is the most similar, and by chance (2, S).
+    """Return the share of anchors whose true graph is the most similar, and its chance (2, S).
 
     Anchors without a false graph are ignored: their true graph would always be the nearest.
     """

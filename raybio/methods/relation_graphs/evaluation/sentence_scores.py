@@ -46,7 +46,7 @@ class SentenceScores:
         knn: scores of kNN, or of predictions without vectors.
         probe: scores of the linear probe, or of the pairs predicted without vectors, whatever their
             relation.
-        spert: the predictions of ``knn``, by SpERT's conventions.
+        spert: scores of the predictions of ``knn`` by SpERT's conventions.
     """
 
     knn: EntityRelationScores
@@ -99,7 +99,7 @@ def score_sentences(
         queries: other sentences.
         store: the store of both.
         config: settings of the evaluation.
-        settings: the chosen ones.
+        settings: the chosen settings.
     """
     (scores,) = score_each(reference, queries, store, config, [settings])
     return scores
@@ -166,7 +166,7 @@ def score_predictions(
 ) -> SentenceScores:
     """Score related pairs and tags that were predicted without vectors.
 
-    The scores of the linear probe are those of the same pairs, whatever their relation.
+    Scores of the same pairs, whatever their relation, take the place of the linear probe's.
     """
     return SentenceScores(
         _by_words(gold, pairs, tag_W, store),
@@ -221,7 +221,7 @@ def choose_settings(
 
     Args:
         reference: training sentences.
-        queries: validation sentences, none of the reference.
+        queries: validation sentences that are not in the reference.
         store: the store of both.
         config: the candidates.
     """
@@ -249,9 +249,9 @@ def chance_scores(
 ) -> dict[str, float]:
     """Return the scores of predicting the most frequent labels for "dev" or "test" sentences.
 
-    Labels are counted in the sentences that predict those of the split. Every word is an entity of
-    the most frequent type, and every two words of a sentence have the most frequent relation; no
-    words are related if the store has no relation. For the probe, all pairs are related.
+    Labels are counted in the sentences that predict the split. Every word is an entity of the most
+    frequent type, and any two words of a sentence have the most frequent relation (none if the
+    store has no relation). For the probe, all pairs are related.
     """
     reference = read_gold(store, fold.train if split == "dev" else fold.train_and_dev)
     queries = read_gold(store, fold.dev if split == "dev" else fold.test)

@@ -1,10 +1,10 @@
 """Scores of entities and relations by the conventions of SpERT (Eberts and Ulges 2020).
 
-As the evaluation in SpERT's code counts them: of each sentence, entities are a set of (span, type),
-and relations a set of (ends, relation). Gold are all annotated entities, also where they overlap. A
-predicted relation has the predicted chunks that its two words end; a pair of words without such
-chunks is no prediction. Ends are compared in either order, for only SpERT predicts a direction.
-SpERT's figures without overlapping entities leave out annotated entities that overlap another, and
+Counting follows SpERT's code: in each sentence, entities are a set of (span, type), and relations a
+set of (ends, relation). All annotated entities are gold, also overlapping ones. The ends of a
+predicted relation are the predicted chunks that its two words end; a pair of words without such
+chunks is no prediction. Ends are compared in either order, since only SpERT predicts a direction.
+SpERT's figures without overlapping entities skip annotated entities that overlap another, and
 relations whose ends overlap.
 
 Shape letters: W words, S sentences, P pairs, C chunks, E gold entities, R gold relations, A classes
@@ -30,13 +30,12 @@ class SpertScores(SentenceCounts):
     - ``spert_re``: relations whose ends have their spans and types ("with NEC").
     - ``spert_boundaries``: relations whose ends have their spans ("without NEC").
 
-    Each is a mean over the classes that are gold or found (macro), and ``…_micro`` counts all
-    classes as one.
+    Each is a mean over the classes that are gold or found (macro); ``…_micro`` pools all classes.
 
     Attributes:
-        entity_SA3: right, found and gold, by type.
-        relation_SA3: the same of relations with types, by relation (the first is label 1).
-        boundary_SA3: the same of relations without types.
+        entity_SA3: number of right, found and gold entities, by type.
+        relation_SA3: the same for relations with types, by relation (the first is label 1).
+        boundary_SA3: the same for relations without types.
     """
 
     entity_SA3: Integers

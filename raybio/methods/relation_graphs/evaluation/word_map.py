@@ -39,8 +39,8 @@ class MapPoints(NamedTuple):
         labels: names of the labels; the first is the background.
         label_S: index in ``labels``.
         row_S: sentence of the store.
-        word_SK: its words, from 0; of a pair (last word of the tail, last word of the head), in ADE
-            (drug, adverse effect).
+        word_SK: words of each point, from 0; for a pair, the last word of the tail and the last
+            word of the head, in ADE (drug, adverse effect).
     """
 
     labels: tuple[str, ...]
@@ -132,16 +132,16 @@ def word_maps(
     """Map words of the test sentences of the models' fold: t-SNE of the vectors that kNN uses.
 
     Args:
-        relations: export of a run with graphs (CLDR or CLGS, or both losses); None: none of its two
-            panels.
-        entities: export of a run with tags (CLNER, or both losses), if there is one: its panel.
+        relations: export of a run with graphs (CLDR or CLGS, or both losses), for two panels; None:
+            without these.
+        entities: export of a run with tags (CLNER, or both losses), for one panel, if given.
         store: prepared sentences.
-        seed: which points are drawn; of t-SNE.
+        seed: seed of the drawn points and of t-SNE.
         say: called with progress messages.
 
     Raises:
-        ConfigError: if a folder is no such export, the models were trained on different folds,
-            theirs is not there, or it has too little to show.
+        ConfigError: if a folder is no such export, the models were trained on different folds, or
+            their fold does not exist or has too little to show.
     """
     pair_model = None if relations is None else _with_pairs(relations, store)
     tag_model = None if entities is None else _with_tags(entities, store)

@@ -1,8 +1,8 @@
 """Sentences to find entities and relations in, as words with their offsets.
 
-A text is divided into runs of letters, digits and underscores, and single other symbols, as the
-sentences of ADE are. Sentences of SpERT's JSON keep their tokens; their text is the tokens, joined
-by blanks.
+A text is divided into runs of letters, digits and underscores, and single other symbols, as in the
+sentences of ADE. Sentences of SpERT's JSON keep their tokens; their text is the tokens, joined by
+blanks.
 """
 
 import re
@@ -23,11 +23,11 @@ class NewSentence(NamedTuple):
 
     Attributes:
         key: its id.
-        text: what the offsets count characters of.
+        text: the text, whose characters the offsets count.
         words: its words, at least one.
         start_W: offset of each word.
-        end_W: offset behind each word.
-        line: of the file, in SpERT's JSON the number of the sentence; from 1.
+        end_W: end offset of each word (exclusive).
+        line: line of the file, or in SpERT's JSON the number of the sentence; from 1.
     """
 
     key: str
@@ -68,7 +68,7 @@ def read_sentences(path: Path, quarantine: Quarantine) -> Iterator[NewSentence]:
     Args:
         path: SpERT's JSON if its name ends in ``.json`` (``.gz`` too), whose annotations are
             ignored; else texts, as ``read_text_lines`` takes them.
-        quarantine: takes invalid texts and sentences. Valid sentences are the caller's to count.
+        quarantine: takes invalid texts and sentences. The caller counts valid sentences.
 
     Raises:
         DataError: if the file is missing or damaged.

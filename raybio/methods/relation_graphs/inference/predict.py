@@ -64,7 +64,7 @@ NO_TYPE = ""
 
 
 class Span(NamedTuple):
-    """Words of a sentence: the first, the one behind the last, and the type of entity."""
+    """Words of a sentence: the first, the end (exclusive), and the type of the entity."""
 
     start: int
     end: int
@@ -76,7 +76,7 @@ class WordPredictor(Predictor):
     """An export of ``relation_graphs`` with the words that vote.
 
     Attributes:
-        labels: what it predicts.
+        labels: names of its classes, and its numbers of neighbors.
         config: settings of its run.
     """
 
@@ -88,7 +88,7 @@ class WordPredictor(Predictor):
 
     @property
     def columns(self) -> pa.Schema:
-        """A row an entity or relation; offsets count the characters of the sentence."""
+        """One row per entity or relation; offsets count the characters of the sentence."""
         ends = []
         for end in ("head", "tail"):
             ends += [(end, pa.string()), (f"{end}_type", pa.string())]
@@ -99,7 +99,7 @@ class WordPredictor(Predictor):
     def open_files(
         self, files: Sequence[Path], *, max_bad_share: float, strip_stop: bool
     ) -> Iterator[Inputs]:
-        """Read texts or SpERT's JSON; all of them once before the first prediction."""
+        """Read texts or SpERT's JSON; every file is read once before the first prediction."""
         check_readable_files(files)
         length = sentence_length(self.config, self.folder)
 
@@ -183,10 +183,10 @@ class WordPredictor(Predictor):
 
 
 class SentenceLength(NamedTuple):
-    """Numbers of tokens, without an encoder.
+    """Counts tokens of sentences, without an encoder.
 
     Attributes:
-        limit: tokens that a sentence may have.
+        limit: maximum tokens of a sentence.
         tokenizer: divides words into pieces; None: a word is one token.
         is_lower_case: whether words are read in lower case.
     """
@@ -211,7 +211,7 @@ class SentenceLength(NamedTuple):
 
 
 def sentence_length(config: Config, folder: Path) -> SentenceLength:
-    """Return the numbers of tokens that sentences have for an export; no weights are loaded."""
+    """Return the token counter of an export; no weights are loaded."""
     config_of_encoder = exported_encoder_config(config, folder)
     if is_character_bert(str(folder)):
         limit = read_config(str(folder), "main").max_position_embeddings
@@ -250,7 +250,7 @@ def sentence_blocks(sentences: Iterator[NewSentence]) -> Iterator[list[NewSenten
 
 @contextmanager
 def stored_sentences(block: Sequence[NewSentence]) -> Iterator[WordStore]:
-    """Yield sentences as a store, which the reader of words takes."""
+    """Yield a temporary store of the sentences, for a ``WordReader``."""
     with tempfile.TemporaryDirectory(prefix="raybio-") as folder:
         with Draft(Path(folder) / "store") as draft:
             rows = np.arange(len(block))
@@ -275,7 +275,8 @@ def _entities_and_relations(
 ) -> list[list[dict[str, Any]]]:
     """Return the entities of each sentence in the order of the text, then its relations.
 
-    A relation joins the entities that its two words end. A word that ends none stands alone.
+    A relation joins the entities that its two words end. A word that ends no entity stands for
+    itself, without a type.
     """
     sentence_W = np.repeat(np.arange(len(block)), np.diff(indptr_S1))
     rows_S: list[list[dict[str, Any]]] = [[] for _ in block]

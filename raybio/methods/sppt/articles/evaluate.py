@@ -98,7 +98,7 @@ class ArticleLinkEvaluator(LinkEvaluator):
             yield stage, scores
 
     def _rivals_of_samples(self) -> dict[str, Rival]:
-        """Return the rivals of samples by name; no look-up: it compares all pairs of texts."""
+        """Return the rivals of samples by name, without look-up: it compares all pairs of texts."""
         if not (self.evaluation.test_graphs and self.evaluation.rivals):
             return {}
         all_nodes = draw_link_queries(self.linked.graph, self.linked.heldout, 0)

@@ -166,7 +166,7 @@ def draw_test_nodes(graph: Graph, rng: np.random.Generator) -> np.ndarray:
 
 
 def num_linked_test_nodes(graph: Graph, seed: int, trial: int = 0) -> int:
-    """Return the number of nodes with a link in a trial's test graph: those samples draw from."""
+    """Return the number of nodes with a link in a trial's test graph, which samples draw from."""
     node_S = draw_test_nodes(graph, np.random.default_rng((seed, trial)))
     test_graph = induced_subgraph(graph, node_S, np.zeros(len(node_S), np.int32))
     return int((test_graph.degree_N > 0).sum())

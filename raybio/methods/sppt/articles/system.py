@@ -138,10 +138,10 @@ def link_evaluator(
 
 
 def _heldout_parts(store: LinkedTextStore) -> dict[str, np.ndarray]:
-    """Return the held-out links by what training shows of their ends, if they differ in that."""
+    """Return the held-out links by how much training shows of their ends, if they differ."""
     leakage = store.manifest.get("leakage", {})
     if all(leakage.get(name) in (0, leakage.get("links")) for name in ("with_twin", "c1", "c2")):
-        return {}  # Texts are read only where there are parts.
+        return {}  # read texts only if there are parts
     classes = link_classes(store.graph, store.heldout, text_copies(store.text))
     return classes.parts(store.heldout)
 

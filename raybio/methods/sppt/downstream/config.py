@@ -21,7 +21,7 @@ class DownstreamTask(NamedTuple):
         labels: a class, a set of classes or a number a row, or a class a residue.
         measure: the published measure.
         dev_share: fraction of training rows that become dev, if the files have no dev split.
-        recipe: recipe with the settings of a task of one's own; None: ``paper_TASK``.
+        recipe: recipe with the settings of a user's own task; None: ``paper_TASK``.
     """
 
     on_texts: bool
@@ -60,7 +60,7 @@ TASKS: dict[str, DownstreamTask] = {
     "text_multilabel": DownstreamTask(True, "class_set", "macro_f1", recipe="paper_scicite"),
     "text_regression": DownstreamTask(True, "number", "spearman", recipe="paper_scicite"),
 }
-"""Tasks of the paper, and tasks of one's own."""
+"""Tasks of the paper, and kinds of users' own tasks."""
 
 THRESHOLD = 0.5
 """A predicted set has the classes of this probability or more."""

@@ -66,7 +66,7 @@ class TaskModel(Encoder):
         self.dropout = nn.Dropout(dropout)
 
     def why_padded(self) -> str:
-        """Return why it reads padded tokens only; empty if it reads packed ones, too."""
+        """Return why the encoder reads padded tokens only; empty if it reads packed ones, too."""
         return self.encoder.why_padded()
 
     def forward(self, tokens: Tokens) -> Encoded:

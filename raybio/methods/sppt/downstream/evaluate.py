@@ -44,7 +44,7 @@ from raybio.ops.embedding_geometry import spread_metrics
 from raybio.training.embed import embed_rows
 
 MIN_NEW_ROWS = 20
-"""Test rows that are not in training get a split of their own if there are at least this many."""
+"""Test rows that are not in training get a separate split if there are at least this many."""
 
 
 class RowScores(NamedTuple):
@@ -111,7 +111,7 @@ class TaskEvaluator(Evaluator):
         return ModelScores(scores=scores, chance=chance, spread=spread, unit_scores=unit_scores)
 
     def rivals(self, device: Any, collective: Collective) -> Iterator[tuple[Stage, ModelScores]]:
-        """Score what needs no training of an encoder, unless the settings leave it out."""
+        """Score rivals that need no training of an encoder, unless the settings exclude them."""
         if not self.config.evaluation.rivals:
             return
         chance = {split: self._chance(row_N) for split, row_N in self._rows_by_split.items()}
@@ -143,7 +143,7 @@ class TaskEvaluator(Evaluator):
         }
 
     def remarks(self) -> Sequence[str]:
-        """Return which measure the score of the task is."""
+        """Return a remark on the measure that is the task's score."""
         return (f"score of {self.store.task}: {self._measure_name}",)
 
     @property
@@ -231,7 +231,7 @@ class TaskEvaluator(Evaluator):
         return RowScores(value_by_measure, likelihood, spread)
 
     def _predictions(self, scores_NC: Tensor) -> np.ndarray:
-        """Return predictions as ``TaskStore.targets`` has gold ones."""
+        """Return predictions in the format of ``TaskStore.targets``."""
         if self.loss.labels == "class":
             return scores_NC.argmax(1).cpu().numpy()
         scores_NC = scores_NC.double().cpu()
@@ -280,7 +280,7 @@ class TaskEvaluator(Evaluator):
 class _TokenCounts(Encoder):
     """Returns as embedding of a sequence: correct tokens, labeled tokens, sum of their losses.
 
-    So that ``embed_rows`` can share the rows among workers and micro-batches.
+    This lets ``embed_rows`` divide the rows among workers and micro-batches.
     """
 
     def __init__(self, model: TaskModel) -> None:

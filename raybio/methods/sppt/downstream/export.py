@@ -30,7 +30,7 @@ _EXAMPLES = {
 
 
 class TaskHead(NamedTuple):
-    """What a head predicts, as its export states it.
+    """The outputs of a head, as its export records them.
 
     Attributes:
         task: name of the task.
@@ -98,7 +98,7 @@ class TaskHead(NamedTuple):
 def export_task_model(
     model: TaskModel, head: TaskHead, directory: str | Path, *, card: Mapping[str, Any]
 ) -> Path:
-    """Write the encoder as other programs load it, and the head; an older export is replaced.
+    """Write the encoder for other programs, and the head; an older export is replaced.
 
     Args:
         model: what to export; not changed.

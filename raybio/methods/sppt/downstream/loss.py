@@ -69,10 +69,9 @@ class TaskLoss:
     def losses(self, scores_RC: Tensor, target_X: Tensor) -> Tensor:
         """Return the loss of each sequence (R,): a negative log-likelihood.
 
-        For classes it is the cross entropy; for sets of classes the sum over the classes of the
-        binary cross entropy, so that each is there or not independently of the others. For numbers
-        it is half the squared error of the standardized number: a Gaussian of variance 1, without
-        its constant.
+        For classes it is the cross entropy. For sets of classes it is the sum of the binary cross
+        entropy over classes, which treats classes as independent. For numbers it is half the
+        squared error of the standardized number: a Gaussian of variance 1, without its constant.
         """
         if self.labels == "class":
             return F.cross_entropy(scores_RC, target_X.long(), reduction="none")

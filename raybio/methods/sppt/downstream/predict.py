@@ -103,7 +103,7 @@ class TaskPredictor(Predictor):
     def open_files(
         self, files: Sequence[Path], *, max_bad_share: float, strip_stop: bool
     ) -> Iterator[Inputs]:
-        """Read FASTA, text lines or tables; all of them once before the first prediction."""
+        """Read FASTA, text lines or tables; every file is read once before the first prediction."""
         check_readable_files(files)
         kind = "text" if self.head.on_texts else "protein"
         num_rows = self._rows_at_once
@@ -160,7 +160,7 @@ class TaskPredictor(Predictor):
         yield Inputs(blocks, [])
 
     def missing(self, value: dict[str, Any] | list[dict[str, Any]]) -> str:
-        """Return that an empty set has no class, with the reason; "" for other predictions."""
+        """Return why a predicted set of classes is empty; "" for other predictions."""
         is_empty = isinstance(value, dict) and value.get("classes") == ""
         return f"class: no probability reaches {self.head.threshold:g}" if is_empty else ""
 
@@ -209,7 +209,7 @@ class TaskPredictor(Predictor):
             return [{"number": number} for number in number_R.tolist()]
         if self.head.labels == "class_set":
             return [self._class_set(each_C) for each_C in score_RC.sigmoid().tolist()]
-        # The largest score, not the largest probability: those of several classes may round to 1.
+        # Take the largest score: probabilities of several classes may round to 1.
         label_R = score_RC.argmax(1).tolist()
         values = []
         for label, probability_C in zip(label_R, score_RC.softmax(1).tolist(), strict=True):

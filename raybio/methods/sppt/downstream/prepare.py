@@ -115,7 +115,7 @@ def _defect(example: Example, task: DownstreamTask) -> str:
 
 
 def _advice(task: DownstreamTask, quarantine: Quarantine) -> str:
-    """Return which task takes rows without a label, if there are some; else ""."""
+    """Return the task that takes rows without a label, if there are such rows; else ""."""
     if not quarantine.count_by_reason[NO_LABEL]:
         return ""
     other = "text_multilabel" if task.on_texts else "protein_multilabel"
@@ -125,8 +125,8 @@ def _advice(task: DownstreamTask, quarantine: Quarantine) -> str:
 def _with_drawn_splits(rows: list[Example]) -> list[Example]:
     """Return the rows with those without a split drawn into dev, test and training.
 
-    Equal contents get the same split. One of more rows than test, such as the wild type, is in
-    training where there are enough others.
+    Equal contents get the same split. A content with more rows than test, such as the wild type, is
+    in training if there are enough others.
     """
     rows_by_content: dict[str, list[int]] = {}
     for index, row in enumerate(rows):
@@ -150,10 +150,10 @@ def _with_drawn_splits(rows: list[Example]) -> list[Example]:
 def _with_dev(rows: list[Example], share: float) -> list[Example]:
     """Return the rows with a share of training moved to dev, unless there are dev rows.
 
-    Rows of equal content stay together: dev chooses weights, which may know training by heart.
-    Predictions of a single content, such as the wild type, choose nothing: one of more rows than
-    dev stays in training, and enough others are drawn that none has more than half of dev.
-    Where contents are too few for both, at most half of them are drawn.
+    Rows of equal content stay together: dev chooses weights, which may have memorized training.
+    Rows of a single content, such as the wild type, cannot choose weights: a content with more rows
+    than dev stays in training, and enough others are drawn that none has more than half of dev. If
+    there are too few contents for both, at most half of them are drawn.
     """
     if any(row.split == "dev" for row in rows):
         return rows
@@ -179,8 +179,8 @@ def _with_dev(rows: list[Example], share: float) -> list[Example]:
 def _without_frequent(candidates: list[list[int]], share: float) -> tuple[list[list[int]], int]:
     """Return the contents with at most the wanted number of rows, and that number.
 
-    Several frequent contents are left out only if the others hold that share of all rows: a table
-    in which most contents repeat would be divided by the few that do not.
+    Several frequent contents are excluded only if the others hold that share of all rows: otherwise
+    the few contents that do not repeat would split a table in which most do.
 
     Args:
         candidates: the rows of each content.
@@ -220,6 +220,6 @@ def _classes(row: Example, task: DownstreamTask, number_by_label: dict[str, int]
     """Return the class of each residue, or the set of classes of a row; empty in other tasks."""
     if task.labels not in ("residues", "class_set"):
         return np.array([], np.int8)
-    # GO terms are thousands.
+    # There are thousands of GO terms.
     dtype = np.int32 if task.labels == "class_set" else np.int8
     return np.array([number_by_label[label] for label in row.label], dtype)  # type: ignore[union-attr]

@@ -4,7 +4,7 @@
 - ``ridge on window of 15``: a ridge classifier on the letters around each residue.
 - ``ridge on frozen encoder``: a ridge classifier on the states that fine-tuning starts from.
 
-As of fine-tuned models, those residues count that the encoder reads.
+As for fine-tuned models, only residues that the encoder reads count.
 
 Shape letters: N rows of the store, T training rows, Q rows to predict, R rows at once, K their
 labeled residues, M models, F features, D width, C classes, X letters of windows.
@@ -35,7 +35,7 @@ from raybio.store.store import SPLITS
 from raybio.training.embed import embed_rows
 
 MAX_RESIDUES = 100_000
-"""Labeled residues of the training proteins that classifiers are fitted to."""
+"""Maximum number of labeled training residues that classifiers are fitted to."""
 
 WINDOW = 15
 """Residues of a window, the classified one in the middle."""
@@ -53,7 +53,7 @@ def residue_rivals(store: TaskStore, read: ReadRows, states: States) -> Iterator
     Args:
         store: the task.
         read: reader of rows as tokens.
-        states: those of the encoder before training.
+        states: states of the encoder before training.
     """
     task = ResidueTask(store, read)
     yield residue_letter_rival(task)
@@ -109,7 +109,7 @@ class ResidueTask:
     read: ReadRows
 
     def residues(self, row_R: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the labeled residues of rows: which of the rows (K,), and which residue (K,)."""
+        """Return each labeled residue: its index in ``row_R`` (K,), and in the store (K,)."""
         _, indptr_R1, is_special_T = self.read(row_R)
         _, number_K, residue_K = read_residues(self.store, row_R, indptr_R1, is_special_T)
         is_labeled_K = self.store.class_T[residue_K] >= 0
@@ -123,7 +123,7 @@ class ResidueTask:
     def training_rows(self) -> np.ndarray:
         """Training proteins with at most ``MAX_RESIDUES`` labeled residues, ascending.
 
-        Of more, proteins are drawn until the next one would be too much; one at least.
+        If there are more, proteins are drawn until the next one would exceed it, but at least one.
         """
         train_T = self.store.split_rows("train")
         key = derive_seed(0, "rows of rivals")
@@ -161,7 +161,7 @@ class ResidueTask:
 def residue_letter_rival(task: ResidueTask) -> TaskRival:
     """Return the most frequent class of each residue's letter in training.
 
-    A letter that training lacks has the most frequent class of all.
+    A letter that is not in training gets the most frequent class overall.
     """
     train_T = task.store.split_rows("train")
     class_K = task.classes(train_T)

@@ -1,6 +1,6 @@
 """Rivals of fine-tuning: predictions that need no training of an encoder.
 
-A fine-tuned encoder has learned something of a task only where it is better than all of these.
+A fine-tuned encoder has learned something about a task only if it beats all of these.
 
 Tasks with a class, a set of classes or a number a sequence: ridge regression, or the ridge
 classifier, and k nearest neighbors, each on
@@ -10,12 +10,12 @@ classifier, and k nearest neighbors, each on
 - ``1-3-mers`` of proteins, or ``TF-IDF`` of the words and word pairs of texts;
 - ``frozen encoder``: the embeddings that fine-tuning starts from.
 
-``residue_rivals`` has those of tasks with a class a residue. Penalty and number of neighbors are
-those with the best score on dev. Test rows choose nothing. All workers compute the same.
+``residue_rivals`` has the rivals of tasks with a class per residue. Dev chooses the penalty and the
+number of neighbors; test rows choose nothing. All workers compute the same.
 
-For sets of classes, ridge regression predicts 1 for each class that a row has and 0 for others,
-and neighbors the share of them that has a class. Dev also chooses the threshold from which on a row
-is predicted to have a class: rare classes are below 1/2 nearly everywhere.
+For sets of classes, ridge regression is fitted to 1 for each class that a row has and 0 for others,
+and kNN predicts the share of neighbors with a class. Dev also chooses the threshold from which a
+class is predicted, since scores of rare classes are below 1/2 nearly everywhere.
 
 Shape letters: N rows of the store, T training rows, Q rows to predict, L positions, F features,
 D width, C classes, X neighbors, Z residues that differ from the most frequent one.
@@ -49,7 +49,7 @@ THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5)
 """Candidate thresholds for sets of classes."""
 
 MAX_LENGTHS = 10
-"""With more lengths of training sequences, a position has no meaning of its own: no one-hot."""
+"""If training sequences have more lengths, positions mean nothing, and there is no one-hot."""
 
 MAX_REFERENCE_ROWS = 10_000
 """Maximum training rows in a search of neighbors; of more rows, this number is drawn."""
@@ -125,7 +125,7 @@ def ridge_rival(store: TaskStore, features: Features) -> TaskRival:
         num_classes=len(store.class_names),
         is_balanced=TASKS[store.task].measure == "macro_f1",
     )
-    # One after the other: the coefficients of many classes take gigabytes.
+    # Fit one after the other: the coefficients of many classes take gigabytes.
     candidates = (
         (
             settings | {"training_rows": len(train_T)},
@@ -235,7 +235,7 @@ def one_hot(store: TaskStore) -> Features | None:
 def tfidf(store: TaskStore) -> Features:
     """Return TF-IDF vectors of length 1: words and word pairs of texts, 1- to 3-mers of proteins.
 
-    Whole sequences count, also what the encoder truncates. Words and weights are those of the
+    Whole sequences count, including what the encoder truncates. Words and weights come from the
     training rows.
     """
     if TASKS[store.task].on_texts:
@@ -281,7 +281,7 @@ def _descriptions(store: TaskStore, embedding_ND: np.ndarray) -> Iterator[Featur
 
 
 def _num_products(row_NF: Matrix, row_Q: np.ndarray, row_T: np.ndarray) -> int:
-    """Return the products that the dot products of two sets of sparse rows take; 0 if dense."""
+    """Return the number of products in dot products of two sets of sparse rows; 0 if dense."""
     if not sp.issparse(row_NF):
         return 0
     count_F = row_NF[row_Q].getnnz(axis=0).astype(np.int64)

@@ -15,14 +15,14 @@ NAMES = {"accuracy": "accuracy", "macro_f1": "macro F1", "spearman": "Spearman's
 """The measures as tables name them."""
 
 NOISE_ULPS = 64
-"""Predictions that differ by less, in float32 units of their scale, are equal.
+"""Predictions that differ by less, in float32 units of their scale, count as equal.
 
 The sums of a deep network differ by that much through rounding alone.
 """
 
 
 def row_scores(labels: Labels, predicted: np.ndarray, gold: np.ndarray) -> dict[str, Floats]:
-    """Return the scores of predictions; they and gold are as ``TaskStore.targets`` has them."""
+    """Return the scores of predictions; these and gold have the format of ``TaskStore.targets``."""
     if labels == "class":
         return class_scores(predicted, gold)
     if labels == "class_set":
@@ -33,8 +33,8 @@ def row_scores(labels: Labels, predicted: np.ndarray, gold: np.ndarray) -> dict[
 def chance_scores(labels: Labels, train: np.ndarray, gold: np.ndarray) -> dict[str, Floats]:
     """Return the scores of the same prediction for every row, by the targets of training.
 
-    It is the most frequent class, the mean number, or the set of all classes that a training row
-    has: of all constant sets the one with the highest macro F1 on training rows.
+    It is the most frequent class, the mean number, or the set of all classes in training, which of
+    all constant sets has the highest macro F1 on training rows.
     """
     predicted = np.empty_like(gold)
     if labels == "class":

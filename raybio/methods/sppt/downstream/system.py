@@ -45,7 +45,7 @@ DEMO_CORPUS = SIMULATED_FOLDS
 
 
 def published_recipe(config: Config, store: TaskStore) -> str | None:
-    """Return the name of the recipe with the paper's settings of a task; None: it has others."""
+    """Return the name of the recipe with the paper's settings; None for a user's own task."""
     return None if TASKS[store.task].is_own else f"paper_{store.task}"
 
 

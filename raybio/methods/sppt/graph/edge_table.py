@@ -43,7 +43,7 @@ class EdgeTable:
         entry_QS = bucket_Q.view(np.uint16 if self.bucket_B.itemsize == 8 else np.uint32).reshape(
             -1, _NUM_SLOTS
         )
-        # Narrowed before it is masked: the upper bits are the bucket's.
+        # Narrow before masking: the upper bits select the bucket.
         wanted_Q = scrambled_Q.astype(entry_QS.dtype)
         wanted_Q &= entry_QS.dtype.type((1 << self.rest_bits) - 1)
         wanted_Q += entry_QS.dtype.type(1)

@@ -1,4 +1,4 @@
-"""Label homophily of a graph: what an encoder that embeds the graph can be good for.
+"""Label homophily of a graph: a predictor of the tasks that an encoder of the graph can help.
 
 Suppose that in an embedding exactly the linked nodes lie within some radius of each other. Then the
 majority vote of all nodes within that radius predicts a label as often as the graph is homophilous

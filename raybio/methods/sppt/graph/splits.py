@@ -13,7 +13,7 @@ from raybio.ops.segments import Positions
 EDGES_AT_ONCE = 1 << 20
 
 MIN_FILLED = 0.9
-"""Fraction of the wanted links from which on no more clusters are held out."""
+"""No more clusters are held out once this fraction of the wanted links is reached."""
 
 
 def hold_out_links(
@@ -39,8 +39,8 @@ def hold_out_links(
         group_N: (N,) integers; a link belongs to the group of its smaller end.
         share: fraction of links, in [0, 1].
         rng: draws the links: a number a distinct link, in ascending order.
-        rng_of_groups: draws how the groups' numbers are rounded, a number a group; None: ``rng``
-            does, afterwards.
+        rng_of_groups: draws the rounding of the groups' numbers of links, one number per group;
+            None: ``rng`` does, afterwards.
 
     Returns:
         (E,) True where an edge is held out.
@@ -60,7 +60,7 @@ def hold_out_links(
     random_L = rng.random(len(key_L))
     _, group_L = np.unique(np.asarray(group_N)[end_L2[:, 0]], return_inverse=True)
     num_links_G = np.bincount(group_L)
-    # Rounded at random: rounded down, many small groups would all hold out nothing.
+    # Round at random: with rounding down, many small groups would hold out nothing.
     wanted_G = share * num_links_G + (rng_of_groups or rng).random(len(num_links_G))
     wanted_G = np.floor(wanted_G).astype(np.int64)
     order = np.lexsort([random_L, group_L])
@@ -86,9 +86,8 @@ def hold_out_nodes(
 ) -> NDArray[np.bool_]:
     """Choose the nodes whose links are kept out of training: whole clusters, drawn at random.
 
-    Clusters are drawn until the links of their nodes are ``MIN_FILLED`` of a share of all links. A
-    cluster with which they would be more than the share stays in training, as does one that has
-    more links by itself.
+    Clusters are drawn until the links of their nodes reach ``MIN_FILLED`` of the wanted share of
+    all links. A cluster that would exceed the share, alone or with the others, stays in training.
 
     Args:
         edge_E2: (E, 2) distinct links.
@@ -135,10 +134,10 @@ def hold_out_nodes(
 
 
 def newest_links(edge_E2: ArrayLike, date_N: ArrayLike, *, share: float) -> NDArray[np.bool_]:
-    """Choose the edges to keep out of training: those that the newest nodes brought.
+    """Choose the edges to keep out of training: the edges of the newest nodes.
 
-    An edge is as old as its newer end. Held out are all edges above a date: the date that leaves a
-    share of the edges closest to the wanted one, and some edges on both sides.
+    An edge has the date of its newer end. All edges after a date are held out: the date whose share
+    of held-out edges is closest to the wanted one, with some edges on both sides.
 
     Args:
         edge_E2: (E, 2) distinct links.

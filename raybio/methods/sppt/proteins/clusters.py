@@ -166,16 +166,16 @@ class _KmerFile:
     k-mer's proteins.
 
     Attributes:
-        indptr_N1: where the k-mers of each protein begin.
-        num_parts: numbers of parts are below it.
+        indptr_N1: row pointers to the k-mers of each protein.
+        num_parts: number of parts.
     """
 
     def __init__(self, file: IO[bytes], sequences: Ragged) -> None:
         """Write the file, in one pass over the proteins."""
         self._file = file
         self.num_parts = 1
-        # Of each k-mer: the part that takes its next protein, 0 before the first one, and the
-        # proteins that this part has.
+        # For each k-mer: the part that takes its next protein (0 before the first one), and the
+        # number of proteins in this part.
         self._part_V = np.zeros(NUM_LETTERS**KMER, np.int32)
         self._filled_V = np.zeros(NUM_LETTERS**KMER, np.uint8)
         sizes = [np.zeros(1, np.int64)]
@@ -190,12 +190,12 @@ class _KmerFile:
         self.indptr_N1 = np.cumsum(np.concatenate(sizes))
 
     def _parts(self, code_K: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the parts of ascending k-mers, each of which is there once a protein."""
+        """Return the parts of ascending k-mers, each of which occurs once per protein."""
         start_G = np.flatnonzero(np.diff(code_K, prepend=-1))
         num_G = np.diff(start_G, append=len(code_K))
         code_G = code_K[start_G]
         is_first_G = self._part_V[code_G] == 0
-        # Parts begin at another place in each k-mer.
+        # Parts begin at a different position for each k-mer.
         phase_G = hash_uniform(0, code_G[is_first_G]) * MAX_PROTEINS_OF_KMER
         self._filled_V[code_G[is_first_G]] = phase_G.astype(np.uint8)
         place_K = np.arange(len(code_K)) - np.repeat(start_G - self._filled_V[code_G], num_G)
@@ -251,9 +251,9 @@ def _distinct_kmers(
 class _SharedByChance(NamedTuple):
     """Numbers of k-mers that unrelated proteins hardly ever share.
 
-    Shared words come as a Poisson number of runs, and each run goes on with the probability that
-    two random letters are equal: the Polya-Aeppli law of word matches (Reinert, Schbath and
-    Waterman 2000).
+    Shared words form a Poisson number of runs, and each run continues with the probability that two
+    random letters are equal: the Polya-Aeppli law of word matches (Reinert, Schbath and Waterman
+    2000).
 
     Attributes:
         equal: probability that two random letters of this composition are equal.

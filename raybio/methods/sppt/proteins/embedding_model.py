@@ -175,7 +175,7 @@ def _reads_residues(folder: Path) -> bool:
 
 
 def _tokenizer_limit(folder: Path) -> int | None:
-    """Return the most tokens that the folder's tokenizer states; None if it states none."""
+    """Return the maximum tokens that the folder's tokenizer states; None if it states none."""
     source, revision = readable_source(str(folder), "main")
     length = load_pretrained(AutoTokenizer, source, revision).model_max_length
     # transformers has 1e30 where nothing is stated.

@@ -82,16 +82,16 @@ class ProteinEncoder(Encoder):
         self.max_tokens = max_tokens
         self.pooling = pooling
         if model.config.model_type == "esm":
-            # The contact head takes no part in training; frozen, no optimizer or gradient sum waits
-            # for it.
+            # The contact head is not trained: freeze it, to keep it out of the optimizer and
+            # gradient sums.
             model.esm.contact_head.requires_grad_(False)
 
     def why_padded(self) -> str:
-        """Return why it reads padded tokens only; empty if it reads packed ones, too."""
+        """Return why the encoder reads padded tokens only; empty if it reads packed ones, too."""
         return why_padded(self.model.base_model)
 
     def why_eager(self) -> str:
-        """Return why it is not compiled; empty if it can be."""
+        """Return why the encoder cannot be compiled; empty if it can."""
         return why_padded(self.model.base_model)
 
     def forward(self, tokens: Tokens) -> Encoded:
@@ -218,8 +218,7 @@ def _stated_pooling(config: EncoderConfig) -> Pooling | None:
     except ConfigError:
         if config.pooling == "auto":
             raise
-        # Modules that cannot be honoured: the setting is there to take the transformer without
-        # them.
+        # Its modules are not supported; the setting exists to take the transformer without them.
         return None
     return settings.pooling if settings else None
 
@@ -237,7 +236,7 @@ def vocabulary_of(config: EncoderConfig) -> Vocabulary:
 
 
 def max_tokens_of(config: EncoderConfig) -> int:
-    """Return the most tokens that the encoder of ``config`` reads; no weights are loaded.
+    """Return the maximum tokens that the encoder of ``config`` reads; no weights are loaded.
 
     Raises:
         ConfigError: if the source cannot be found or reached, or is of another architecture.

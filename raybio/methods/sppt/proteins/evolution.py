@@ -25,8 +25,8 @@ SHARE_OF_DOMAIN_COUNT = (0.8, 0.15, 0.04, 0.01)
 """Probabilities of one to four domains."""
 
 PREFERENCE_CONCENTRATION = 3.0
-"""Of the Dirichlet distribution of a family's preferred amino acids; lower makes families more
-distinct."""
+"""Concentration of the Dirichlet distribution of a family's preferred amino acids; a lower value
+makes families more distinct."""
 
 SHARE_PREFERRED = 0.8
 """Fraction of a domain's residues that follow its family's preference."""
@@ -67,8 +67,7 @@ def found_proteome(
     """Return the root's proteome: genes of domains, with linkers between and around them.
 
     Domains of a family prefer the same amino acids, as real families do (collagen: glycine), and
-    are otherwise unrelated: a family shows in a sequence, and not in its alignment with another
-    one.
+    are otherwise unrelated: a family shows in the composition of a sequence, not in alignments.
 
     Args:
         family_G4: families of each gene's domains (G, 4), -1 where there is none.
@@ -134,8 +133,8 @@ def evolve(
         proteome: the proteome at the start.
         time: length of the branch.
         rng: draws all events.
-        loss_rate: losses a gene and unit of time.
-        duplication_rate: duplications a gene and unit of time.
+        loss_rate: losses per gene and unit of time.
+        duplication_rate: duplications per gene and unit of time.
     """
     residue_T = substitute(proteome.residue_T, proteome.speed_T, SPEEDS, time, rng)
     proteome = _with_indels(proteome._replace(residue_T=residue_T), time, rng)

@@ -83,7 +83,7 @@ def export_encoder(
             width=encoder.width,
             pooling=encoder.pooling,
             max_tokens=length,
-            # Its mean counts special tokens unless they weigh nothing.
+            # Its mean counts special tokens unless their weight is 0.
             weight_by_token=_weight_by_token(encoder.vocabulary) if is_mean else None,
         )
     return Path(directory)

@@ -1,7 +1,7 @@
 """Clusters of related sequences, by the alignments of MMseqs2 (Steinegger and Söding 2017).
 
-Alignments find relatives that ``clusters.py`` cannot see: below half of the residues equal, or with
-insertions and deletions. The program ``mmseqs`` comes with Debian, Homebrew and Bioconda.
+Alignments find relatives that ``clusters.py`` misses: with fewer than half of the residues equal,
+or with insertions and deletions. Debian, Homebrew and Bioconda have the program ``mmseqs``.
 
 Shape letters: N proteins.
 """
@@ -24,7 +24,7 @@ MIN_COVERAGE = 0.8
 
 FAST = 4.0
 SENSITIVE = 7.5
-"""Sensitivities by MMseqs2's own names. From half of the residues on, the fast one finds the same
+"""Sensitivities by MMseqs2's own names. From an identity of 0.5, the fast one finds the same
 relatives in a sixth of the time; below, it misses relatives with insertions and deletions."""
 
 
@@ -70,8 +70,8 @@ def mmseqs_clusters(sequences: Ragged, folder: Path, *, identity: float) -> NDAr
         # only, and leave relatives in different clusters.
         arguments += ["--cluster-mode", "1", "--single-step-clustering", "1"]
         arguments += ["-s", str(FAST if identity >= 0.5 else SENSITIVE)]
-        # Any number of candidates: near copies of a protein would take the places of its distant
-        # relatives. Time grows with the square of the largest family.
+        # Allow any number of candidates: otherwise near copies of a protein would displace its
+        # distant relatives. Time grows with the square of the largest family.
         arguments += ["--max-seqs", str(max(1, num_proteins))]
         arguments += ["--threads", str(len(os.sched_getaffinity(0)))]
         _run(arguments, work)

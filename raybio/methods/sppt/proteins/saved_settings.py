@@ -12,7 +12,7 @@ from raybio.encoders.sources import fetch_file
 SETTINGS = "protein.json"
 """File of an export with its pooling and length.
 
-Those of sentence_transformers state the mean over residues as weights of tokens.
+Files of sentence_transformers state the mean over residues as weights of tokens.
 """
 
 

@@ -1,8 +1,8 @@
-"""Sorting signals of the simulated tree of life: the first residues tell a protein's compartment.
+"""Sorting signals of the simulated tree of life: first residues that indicate the compartment.
 
-Real targeting peptides do so too: they stand at the N-terminus, share a composition and no
-sequence, and change fast (von Heijne 1990, "The signal peptide"). The signals here have that shape
-and are no model of any real one.
+Real targeting peptides do so, too: they are at the N-terminus, share a composition but no sequence,
+and change fast (von Heijne 1990, "The signal peptide"). The signals here have that shape, but do
+not model any real one.
 
 Shape letters: G genes of a species, C compartments, A amino acids, T residues of all genes, S
 residues of all signals.

@@ -155,7 +155,7 @@ def link_evaluator(
 
 
 def _heldout_parts(store: ProteinStore) -> dict[str, np.ndarray]:
-    """Return the held-out links by what training shows of their ends; none without clusters."""
+    """Return held-out links by how much training shows of their ends; empty without clusters."""
     if not store.has_clusters:
         return {}
     classes = link_classes(store.graph, store.heldout, store.cluster_N)

@@ -2,7 +2,7 @@
 
 TAPE (songlab-cal/tape, ``bert-base``) publishes a configuration and pickled weights with parameter
 names of its own, and no tokenizer. ``encoder.source`` takes a folder or a hub id that has them as
-``config.json`` and ``pytorch_model.bin``. The conversion lies in the cache (``raybio.core.cache``).
+``config.json`` and ``pytorch_model.bin``. The conversion is cached (``raybio.core.cache``).
 
 TAPE's pooler is dropped: SPPT embeds a sequence by the raw [CLS] state. A language-model head is
 kept if there is one. The published file is said to have none (songlab-cal/tape#139); then training
@@ -162,7 +162,7 @@ def rename_tape_tensors(tape_tensors: Mapping[str, Tensor]) -> dict[str, Tensor]
 
 
 def _fill(model: PreTrainedModel, tensors: Mapping[str, Tensor], source: Path) -> None:
-    # A tied weight stands under each of its names in a state dict, but once among the parameters.
+    # A state dict has a tied weight under each of its names, the parameters have it once.
     wanted = {name: tuple(weight.shape) for name, weight in model.named_parameters()}
     missing = sorted(wanted.keys() - tensors.keys())
     left_over = sorted(tensors.keys() - wanted.keys())

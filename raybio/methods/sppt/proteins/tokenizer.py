@@ -56,15 +56,15 @@ def build_tokenizer(vocabulary: Vocabulary, *, max_tokens: int) -> PreTrainedTok
 
 
 SPACE = "▁"
-"""Beginning of a sentencepiece at which a word begins, such as a residue between spaces."""
+"""Prefix of a sentencepiece that begins a word, such as a residue between spaces."""
 
 
 def vocabulary_of_tokenizer(tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
     """Return the vocabulary of a tokenizer, from the ids that it gives to single letters.
 
     Raises:
-        ValueError: if it does not read a letter as one id, after one id for the sequence's start;
-            the tokenizer of a T5, which has no such id, reads a letter as one id before the end.
+        ValueError: if it does not read a letter as one id after one id for the sequence's start;
+            or, for a T5, which has no such id, as one id before the end.
     """
     special = {
         name: getattr(tokenizer, f"{name}_token_id") for name in ("pad", "mask", "cls", "unk")

@@ -101,7 +101,7 @@ class NodeLabelEvaluator(Evaluator):
 def classify_letters(nodes: SyntheticGraph, config: Config) -> LeaveOneOut:
     """Classify nodes by TF-IDF of their character 2- to 4-grams.
 
-    Of a long text, one letter more is read than by the encoder, of whose tokens one is special.
+    Of a long text, it reads one letter more than the encoder, one of whose tokens is special.
     """
     length = config.encoder.max_length
     # "auto": texts are read as far as the encoder has positions, which is further than these.

@@ -1,4 +1,4 @@
-"""Synthetic graphs over sentences: which sentence is which node, and which nodes are linked.
+"""Synthetic graphs over sentences: the sentence of each node, and the links between nodes.
 
 The graphs are those of the synthetic experiments of McDermott et al., Table 1. The links come from
 ``structures.py`` and the sentences from a store of topics.
@@ -193,7 +193,7 @@ def _draw_cycle(
 def strongest_rows(row_M: np.ndarray, share_M: np.ndarray, size: int) -> np.ndarray:
     """Return the rows of the largest shares (size,), the largest first; ties in order of rows.
 
-    So the authors' code of the motif, homophily and structural graphs chooses sentences.
+    The authors' code chooses sentences in this way for motif, homophily and structural graphs.
     """
     return row_M[np.argsort(-share_M, kind="stable")[:size]]
 
@@ -244,14 +244,14 @@ def _draw_surface(
 
 
 def _pure_rows(store: TopicStore, min_share: float) -> dict[int, np.ndarray]:
-    """Return by topic the sentences of which it makes up at least ``min_share``."""
+    """Return topic -> sentences of which it makes up at least ``min_share``."""
     row_M = np.flatnonzero(store.share_NK[:, 0] >= min_share)
     topic_M = store.topic_NK[row_M, 0]
     return {int(topic): row_M[topic_M == topic] for topic in np.unique(topic_M)}
 
 
 def _rows_by_triple(store: TopicStore, min_sentences: int) -> dict[tuple[int, ...], np.ndarray]:
-    """Return by triple of topics, ascending, the sentences of which it makes up over two thirds.
+    """Return triple of topics (ascending) -> sentences of which it makes up over two thirds.
 
     Triples with fewer than ``min_sentences`` sentences are omitted.
     """

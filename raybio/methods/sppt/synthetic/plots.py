@@ -18,7 +18,7 @@ SURFACE_COLOR = "black"
 
 
 def draw_nodes(panels: Mapping[str, np.ndarray], nodes: SyntheticGraph, kind: str) -> Figure:
-    """Return a figure with one panel an embedding: first two principal components, links as lines.
+    """Return a figure with one panel per embedding: two principal components, links as lines.
 
     Nodes are colored by class. On a surface, its triangles are drawn beneath the nodes, with the
     corners at their least-squares positions.
@@ -71,7 +71,7 @@ def fit_corners(
 
 
 def plot_noise(scores: Sequence[GraphScores], path: Path) -> Path:
-    """Write a figure with one panel a graph: AUROC over noise, mean and range over draws.
+    """Write a figure with one panel per graph: AUROC over noise, mean and range over draws.
 
     Returns:
         ``path``.

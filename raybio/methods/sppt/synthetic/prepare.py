@@ -26,7 +26,7 @@ SENTENCES_PER_BATCH = 1024
 SENTENCES_PER_BLOCK = 1 << 16
 
 FEW_COUNTED_WORDS = "few words that are neither rare nor everywhere"
-"""Why a long enough sentence is skipped. Its number among those read stands for its line."""
+"""Reason to skip a long enough sentence, whose number among those read is given as its line."""
 
 
 def prepare_topics(

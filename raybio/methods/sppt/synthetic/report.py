@@ -46,8 +46,8 @@ def graph_table(scores: Sequence[GraphScores], weight: float) -> str:
     Cells hold mean ± deviation over draws, as in the paper, and from three draws on a 95 %
     interval. The gain over the language model, and the difference from the letters, are means of
     the paired differences with their 95 % intervals, and from three draws on with p-values that are
-    corrected for all graphs and both (Holm). Each draw has nodes of its own, so that draws are the
-    seeds and their nodes the units: the spread over draws has both.
+    corrected for all graphs and both (Holm). Each draw has its own nodes, so the spread over draws
+    covers both seeds and units.
 
     Args:
         scores: one element a graph and noise rate, with equal numbers of draws.

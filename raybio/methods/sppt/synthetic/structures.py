@@ -1,6 +1,6 @@
 """Synthetic graph structures: cliques, points near each other on a surface, a cycle with graphlets.
 
-The constructions follow the synthetic experiments of McDermott et al. They know no sentences.
+The constructions follow the synthetic experiments of McDermott et al., without sentences.
 
 Shape letters: N nodes, E edges, M pairs of nodes, T triangles.
 """

@@ -1,8 +1,9 @@
 """Words as the characters that CharacterBERT reads: UTF-8 bytes, with a marker at each end.
 
-As in the authors' indexer (helboukkouri/character-bert, ``CharacterMapper``). Character ids 1 to
-256 are the bytes 0 to 255; a long word loses its last bytes, be they half a letter. Shape letters:
-V words, C = 50 characters of a word.
+This follows the authors' indexer (helboukkouri/character-bert, ``CharacterMapper``). Character ids
+1 to 256 are the bytes 0 to 255; a long word loses its last bytes, even in the middle of a letter.
+
+Shape letters: V words, C = 50 characters of a word.
 """
 
 from collections.abc import Sequence
@@ -10,11 +11,11 @@ from collections.abc import Sequence
 import numpy as np
 
 MAX_CHARACTERS = 50
-"""C: characters of a word, the marks at its ends included."""
+"""C: characters of a word, including the markers at its ends."""
 
 
 NUM_CHARACTERS = 263
-"""Different character ids: 256 bytes, six marks, and 0 for all of a word that is not there."""
+"""Number of character ids: 256 bytes, six markers, and 0 for all characters of a padding word."""
 
 
 PAD_WORD = "[PAD]"
@@ -42,13 +43,13 @@ _CHARACTERS_BY_SPECIAL = {
 
 
 def word_characters(words: Sequence[str]) -> np.ndarray:
-    """The character ids (V, C) of words, as int16.
+    """Return the character ids (V, C) of words, int16.
 
     A word is BEGIN_WORD, its bytes (48 at most), END_WORD, and NO_CHARACTER up to C. ``[CLS]``,
-    ``[SEP]`` and ``[MASK]`` have one character of their own between the marks, and ``[PAD]`` is 0
+    ``[SEP]`` and ``[MASK]`` each have a special character between the markers; ``[PAD]`` is 0
     throughout.
     """
-    # Half a surrogate pair has no UTF-8; the authors leave it out too.
+    # Half a surrogate pair has no UTF-8; the authors skip it, too.
     encoded = [word.encode("utf-8", "ignore")[:_MAX_BYTES] for word in words]
     length_V = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
     byte_VB = (

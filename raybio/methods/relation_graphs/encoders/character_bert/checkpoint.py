@@ -1,8 +1,8 @@
 """CharacterBERT's folders: recognition, ``config.json``, and weights under the authors' names.
 
-The authors' ``config.json`` is BERT's and says nothing of characters, whose sizes stand in their
-code. Later ones of the hub name them; both spellings are read, and what would be computed in
-another way is refused.
+The authors' ``config.json`` is BERT's and does not mention characters, whose sizes are in their
+code. Later files on the hub name these sizes. Both spellings are read, and settings that would need
+another computation are refused.
 """
 
 import json
@@ -72,7 +72,7 @@ CHARACTER_SIZES = (
 )
 
 
-# Other values of these would be computed in another way.
+# Other values of these settings would need another computation.
 _FIXED = {
     "max_characters_per_token": MAX_CHARACTERS,
     "max_word_length": MAX_CHARACTERS,
@@ -86,7 +86,7 @@ _FIXED = {
 _MARK = "embeddings.word_embeddings._char_embedding_weights"
 
 
-# Alone; inside transformers' BERT with a head; inside the authors' own with the heads of
+# The encoder alone; in transformers' BERT with a head; in the authors' model with the heads of
 # pre-training.
 _PREFIXES = ("", "bert.", "character_bert.")
 
@@ -106,7 +106,7 @@ _LAYER = re.compile(r"encoder\.layer\.(\d+)\.")
 def is_character_bert(source: str, revision: str = "main") -> bool:
     """Return whether a source is a CharacterBERT, by its configuration or the names of its weights.
 
-    Names are looked at where the weights are on this machine: in a folder, or pickled ones, which
+    Names are only checked if the weights are on this machine: in a folder, or pickled ones, which
     are converted.
 
     Raises:
@@ -139,10 +139,10 @@ def _weights_path(source: str, revision: str) -> Path:
 
 
 def read_config(source: str, revision: str) -> BertConfig:
-    """The configuration of a folder or hub id, the characters' sizes among it.
+    """Return the configuration of a folder or hub id, including the sizes of the character part.
 
     Raises:
-        ConfigError: if it cannot be read, lacks a size, or asks for what is not computed here.
+        ConfigError: if it cannot be read, lacks a size, or needs an unsupported computation.
     """
     description = _read_description(source, require_file(source, CONFIG, revision))
     if absent := [name for name in SIZES if name not in description]:
@@ -169,15 +169,15 @@ def read_weights(model: BertModel, source: str, revision: str, *, num_layers: in
     """Fill ``model`` with the weights of a folder or hub id; heads are skipped.
 
     Args:
-        model: what to fill; it may have fewer layers than the checkpoint, which then gives its
-            first ones.
+        model: the model to fill; if it has fewer layers than the checkpoint, it gets the first
+            ones.
         source: a folder or hub id.
         revision: of a hub id.
         num_layers: layers of the checkpoint.
 
     Raises:
-        ConfigError: if there are no weights, they are more than tensors, or some are missing, left
-            over or of another shape.
+        ConfigError: if there are no weights, the file holds more than tensors, or some weights are
+            missing, unexpected or of another shape.
     """
     path = _weights_path(source, revision)
     try:
@@ -258,12 +258,12 @@ def _bert_config(description: Mapping[str, Any]) -> BertConfig:
         name: description.get(name, description.get(older, default))
         for name, older, default in CHARACTER_SIZES
     }
-    # BertModel makes a table of words before it is replaced: let it be a small one.
+    # BertModel makes a table of words, which is replaced later: keep it small.
     return BertConfig(**known, **characters, vocab_size=1, attn_implementation="sdpa")
 
 
 def _encoder_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The encoder's own tensors, without the name of what they were part of."""
+    """Return the encoder's own tensors, without the prefix of the model that held them."""
     prefix = next((prefix for prefix in _PREFIXES if prefix + _MARK in tensors), "")
     own = {
         name.removeprefix(prefix): tensor

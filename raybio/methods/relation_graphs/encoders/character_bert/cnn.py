@@ -1,7 +1,9 @@
 """CharacterBERT's word embeddings: character convolutions, highway layers and a projection.
 
-El Boukkouri et al. 2020, after ELMo. Parameters are called as in the published checkpoints. Shape
-letters: C characters of a word, E width of a character, F filters of all widths, D width of a word.
+El Boukkouri et al. 2020, after ELMo. Parameters are named as in the published checkpoints.
+
+Shape letters: C characters of a word, E width of a character, F filters of all widths, D width of a
+word.
 """
 
 from collections.abc import Sequence
@@ -19,7 +21,7 @@ CHARACTER_WIDTH = 16
 
 
 FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
-"""(characters that a filter sees, filters of that kind) of the published models."""
+"""(characters that a filter covers, number of such filters) in the published models."""
 
 
 NUM_HIGHWAYS = 2
@@ -28,8 +30,8 @@ NUM_HIGHWAYS = 2
 class CharacterCNN(nn.Module):
     """Embeds words: max over characters of ReLU(convolution), highway layers, a linear layer.
 
-    Random weights: characters are drawn from N(0, 1) except the two kinds of padding, which are 0
-    at first; a highway begins by carrying most of its input on (bias 1 of the gate). No row is
+    Random weights: characters are drawn from N(0, 1), except the two kinds of padding, which start
+    at 0. A highway layer initially passes most of its input through (gate bias 1). No row is
     frozen, as in the authors' code.
     """
 
@@ -41,13 +43,14 @@ class CharacterCNN(nn.Module):
         filters: Sequence[Sequence[int]],
         num_highways: int,
     ):
-        """A CNN with random weights.
+        """Create a CNN with random weights.
 
         Args:
             hidden_size: D.
             character_width: E.
-            filters: of each kind, how many characters it sees (at most C) and how many there are.
-            num_highways: highway layers.
+            filters: (characters that a filter covers, number of such filters) of each kind; at most
+                C characters.
+            num_highways: number of highway layers.
         """
         super().__init__()
         num_filters = sum(number for _, number in filters)
@@ -61,7 +64,7 @@ class CharacterCNN(nn.Module):
         self._projection = nn.Linear(num_filters, hidden_size)
 
     def forward(self, character_C: Tensor) -> Tensor:
-        """The vectors (..., D) of words given by their character ids (..., C)."""
+        """Return the vectors (..., D) of words given by their character ids (..., C)."""
         shape = character_C.shape
         embedded_VCE = functional.embedding(
             character_C.reshape(-1, shape[-1]), self._char_embedding_weights

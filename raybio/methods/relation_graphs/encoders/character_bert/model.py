@@ -47,8 +47,8 @@ class CharacterBert(nn.Module):
 
     Attributes:
         config: sizes of BERT and of the character part.
-        model: BERT without pooler, in which a ``CharacterCNN`` stands for the table of word
-            embeddings; parameters are called as in the published checkpoints.
+        model: BERT without pooler, in which a ``CharacterCNN`` replaces the table of word
+            embeddings; parameters are named as in the published checkpoints.
         character_VC: the characters of each token id: padding, [CLS], [SEP], [MASK], then the words
             that were read.
     """
@@ -56,7 +56,7 @@ class CharacterBert(nn.Module):
     character_VC: Tensor
 
     def __init__(self, config: BertConfig):
-        """Create one with random weights and no words; ``config`` as from ``read_config``."""
+        """Create a model with random weights and no words; ``read_config`` gives ``config``."""
         super().__init__()
         self.config = config
         self.model = BertModel(config, add_pooling_layer=False)
@@ -69,7 +69,7 @@ class CharacterBert(nn.Module):
                 num_highways=config.num_highway_layers,
             )
         )
-        # Not in checkpoints: what words there are is the corpus's to say.
+        # Not in checkpoints, since the words depend on the corpus.
         self.register_buffer(
             "character_VC", torch.from_numpy(word_characters(_SPECIAL_WORDS)), persistent=False
         )
@@ -80,15 +80,15 @@ class CharacterBert(nn.Module):
         self.character_VC = characters.to(self.character_VC.device)
 
     def forward(self, token_RL: Tensor, mask_RL: Tensor) -> Tensor:
-        """Last hidden states (R, L, D) of sentences.
+        """Return the last hidden states (R, L, D) of sentences.
 
         Args:
-            token_RL: token ids; [CLS] and [SEP] are the caller's to add.
+            token_RL: token ids; the caller adds [CLS] and [SEP].
             mask_RL: True for tokens, False for padding.
 
         Raises:
-            DataError: if a sentence is longer than the model has positions for, or a token id is of
-                no word.
+            DataError: if a sentence is longer than the model has positions for, or a token id
+                belongs to no word.
         """
         length = token_RL.shape[1]
         wanted = self.config.max_position_embeddings
@@ -105,7 +105,7 @@ class CharacterBert(nn.Module):
         """Return word vectors (R, L, D) without context; each distinct word is computed once.
 
         Raises:
-            DataError: if a token id is of no word.
+            DataError: if a token id belongs to no word.
         """
         distinct_U, place_RL = torch.unique(token_RL, return_inverse=True)
         if int(distinct_U[-1]) >= len(self.character_VC):
@@ -115,7 +115,7 @@ class CharacterBert(nn.Module):
                 f"{FIRST_WORD_ID}. Call read_words"
             )
         word_UD = self.model.get_input_embeddings()(self.character_VC[distinct_U].int())
-        # Not word_UD[place_RL], whose gradient is summed in another order every time.
+        # Not word_UD[place_RL], whose gradient is summed in a different order each time.
         return functional.embedding(place_RL, word_UD)
 
 
@@ -126,7 +126,7 @@ def build_character_bert(
     dropout: float | None = None,
     num_layers_kept: int | None = None,
 ) -> CharacterBert:
-    """A CharacterBERT on the CPU in float32, in training mode; torch's generators are left alone.
+    """Build a CharacterBERT on the CPU in float32, in training mode; keep torch's generators.
 
     Args:
         source: a folder with ``config.json`` and weights, or a hub id.
@@ -135,8 +135,8 @@ def build_character_bert(
         num_layers_kept: number of the first layers that are kept; None: all.
 
     Raises:
-        ConfigError: if the source cannot be found or reached, lacks weights or has some too many,
-            or sizes do not go together.
+        ConfigError: if the source cannot be found or reached, weights are missing or unexpected, or
+            sizes do not fit together.
     """
     revision = revision or "main"
     check_source(source, revision)
@@ -152,9 +152,7 @@ def build_character_bert(
 def save_character_bert(encoder: CharacterBert, directory: str | Path) -> Path:
     """Write configuration and weights under the authors' names; an older export is replaced.
 
-    Adapters of LoRA are merged into the weights.
-
-    The words that were read, and a pooler, are no part of it.
+    LoRA adapters are merged into the weights. The words that were read and a pooler are not saved.
 
     Returns:
         ``directory``, which appears whole or not at all.

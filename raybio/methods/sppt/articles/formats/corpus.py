@@ -33,7 +33,7 @@ _DATE = re.compile(r"(\d{4})(?:\.0|-(\d\d)(?:-(\d\d)(?:[ T]\d\d:.*)?)?)?")
 
 
 def date_number(text: str) -> int:
-    """Return the date of ``YYYY``, ``YYYY-MM`` or ``YYYY-MM-DD`` as yyyymmdd; -1 if it is none.
+    """Return the date of ``YYYY``, ``YYYY-MM`` or ``YYYY-MM-DD`` as yyyymmdd; -1 for other texts.
 
     A time of day is ignored, and ``2018.0`` is a year, as pandas writes it.
     """

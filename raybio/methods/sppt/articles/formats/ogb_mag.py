@@ -5,8 +5,8 @@
     ogbn_mag/raw/node-feat/paper/node_year.csv.gz             a year a line; may be missing
     PaperAbstractsInvertedIndex.txt[.1, .2]    MAG id, tab, {"InvertedIndex": {word: [positions]}}
 
-The abstracts may also be OpenAlex's works, which know the papers' MAG ids, since MAG is retired; or
-the CSV ``ent idx,abstract`` that the authors of SPPT made.
+Since MAG is retired, the abstracts may also be OpenAlex's works, which state the papers' MAG ids;
+or the CSV ``ent idx,abstract`` that the authors of SPPT made.
 
 torch-geometric's ``OGB_MAG(ROOT)`` keeps the same files in ``ROOT/mag/``, without ``mapping/``. The
 ids of papers are then their node numbers, ``raw/num-node-dict.csv.gz`` says how many there are, and
@@ -145,7 +145,7 @@ def abstract_of(record: Any) -> str:
     """Return the text of a record {"InvertedIndex": {word: [positions]}} of MAG.
 
     Raises:
-        ValueError: if it is none.
+        ValueError: if the record holds no such index.
     """
     if not isinstance(record, dict) or "InvertedIndex" not in record:
         raise ValueError("is no inverted index")

@@ -8,8 +8,8 @@
         publication_date           2018-02-13
         referenced_works           [https://openalex.org/W1560783210, ...]
 
-Works without an abstract are skipped. A work that changed stands in a newer partition; where an
-older file still has it, the newest version counts.
+Works without an abstract are skipped. A changed work is in a newer partition; if an older file
+still has it, the newest version counts.
 
 Shape letters: W works in reading order, N distinct works, E references of a block.
 """
@@ -76,9 +76,9 @@ class OpenAlex:
     """Works of OpenAlex's snapshot, for ``prepare_linked_texts``.
 
     A work's text is its title and its abstract, joined by a blank. Of several versions the newest
-    counts: if it is skipped, so are the older ones. References lie on disk while works are read;
-    memory grows with the works that are kept and the citations between them, and by 9 bytes for
-    each other work.
+    counts: if it is skipped, so are the older ones. References are on disk while works are read;
+    memory grows with the kept works and the citations between them, and by 9 bytes for each other
+    work.
 
     Attributes:
         works: the files, in any order.

@@ -1,4 +1,4 @@
-"""Reader of labeled tables of one's own: a sequence or text, a label, and perhaps a split.
+"""Reader of users' own labeled tables: a sequence or text, a label, and perhaps a split.
 
 FLIP's tables (``sequence, target, set, validation``) are among them.
 """
@@ -35,13 +35,13 @@ SPLIT_BY_NAME = {
 """Names of splits in tables and of files, in lower case."""
 
 NO_CLASS = ("nan", "NaN")
-"""Missing classes of data frames. Others of ``NULL_WORDS``, such as None, may be names."""
+"""Words for a missing class in data frames. Other ``NULL_WORDS``, such as None, may be names."""
 
 NO_LABEL = "-"
 """Tag of a residue without a label."""
 
 LABEL_SEPARATOR = ";"
-"""Between the labels of a row that may have several."""
+"""Separates the labels of a row that may have several."""
 
 
 def read_own_tables(task: DownstreamTask, source: Path) -> TaskFiles:
@@ -51,7 +51,7 @@ def read_own_tables(task: DownstreamTask, source: Path) -> TaskFiles:
     prepared.
 
     Args:
-        task: one of one's own.
+        task: a user's own task.
         source: a table with the columns ``sequence`` or ``text``, ``label`` (or ``target``) and
             perhaps ``split`` (or ``set``): train, dev or test. Or a folder of such tables, whose
             names begin with these words, as data sets of the hub and ``save_to_disk`` have them.
@@ -70,7 +70,7 @@ def read_own_tables(task: DownstreamTask, source: Path) -> TaskFiles:
 
 
 def _tables(source: Path) -> dict[Path, str]:
-    """Return the split of each table; "" where a column or a draw decides."""
+    """Return the split of each table; "" if a column or a draw decides."""
     if not source.is_dir() or (source / STATE).is_file():
         if not is_table(source):
             raise DataError(f"{source}: want {TABLES}, or a folder of tables")
@@ -133,7 +133,7 @@ def read_labeled_rows(task: DownstreamTask, path: Path, split: str = "") -> Iter
 
 
 def _split(where: Sequence[str], path: Path, line: int) -> str:
-    """Return the split by the column of splits and perhaps FLIP's of validation."""
+    """Return the split from the column of splits and perhaps FLIP's column of validation."""
     name, *validation = where
     split = SPLIT_BY_NAME.get(name.strip().lower())
     if split is None:
@@ -154,8 +154,8 @@ def _residues(text: str) -> str:
 def _label(task: DownstreamTask, label: str) -> str | float | list[str]:
     """Return a class, a set of classes, a number (NaN for a text that is none), or residues' tags.
 
-    Names of a set are divided by ``LABEL_SEPARATOR``. Blank ones are left out, and a name that is
-    there twice counts once. Tags of more than one letter are divided by blanks.
+    Names of a set are separated by ``LABEL_SEPARATOR``; blank names are skipped, and repeated names
+    count once. Tags of several letters are separated by blanks.
     """
     if label in NO_CLASS and task.labels in ("class", "class_set"):
         label = ""

@@ -15,7 +15,7 @@ from raybio.store.sources import MAX_LINE_LENGTH, open_source
 from raybio.store.table_rows import column_names
 
 FLIP_COLUMNS = {"sequence", "target", "set"}
-"""Of FLIP's tables, with ``validation``."""
+"""Columns of FLIP's tables, besides ``validation``."""
 
 
 def read_task_files(name: str, source: Path) -> TaskFiles:
@@ -27,8 +27,8 @@ def read_task_files(name: str, source: Path) -> TaskFiles:
             SciBERT's ``train.txt``, ``dev.txt`` and ``test.txt``, or with FLIP's three FASTA files
             of secondary structure (or the zip of it). Or a file: FLIP's CSV (``sequence, target,
             set, validation``), the table of GFP genotypes, or a FASTA file with SCOP classes in its
-            headers. All but LMDB and the zip may be gzip. Tasks of one's own read tables:
-            ``read_own_tables``.
+            headers. All but LMDB and the zip may be gzip. Users' own tasks are tables (see
+            ``read_own_tables``).
 
     Raises:
         DataError: if the source is missing or has no layout of the task. Iterating over the

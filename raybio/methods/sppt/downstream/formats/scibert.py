@@ -11,7 +11,7 @@ from raybio.store.sources import read_lines
 FILE_NAMES = {"train": "train.txt", "dev": "dev.txt", "test": "test.txt"}
 
 TABLE_HEADER = ("tokens", "category")
-"""Text and label of a row that is the header of the table that the paper-field files came from."""
+"""Text and label of a header row that the paper-field files contain as data."""
 
 
 def read_scibert(source: Path) -> TaskFiles | None:

@@ -41,7 +41,7 @@ def read_tape(name: str, source: Path) -> TaskFiles | None:
         None if there are no such files.
 
     Raises:
-        DataError: if a split is there as LMDB and as JSON.
+        DataError: if a split exists both as LMDB and as JSON.
     """
     path_by_split: dict[str, Path] = {}
     for split, endings in FILE_ENDINGS.items():

@@ -1,11 +1,11 @@
-"""How ids are written in a store, so that those of links and those of proteins agree.
+"""The form of ids in a store, chosen so that the ids of links and of proteins agree.
 
     sp|P04637|P53_HUMAN     first word of a FASTA header, as UniProt writes it
     P04637                  accession
     P53_HUMAN               entry name
 
-The form is the one in which most ids of a sample of the links are proteins. Of equal numbers the
-first of ``FORMS`` wins. It is used for links and proteins, and other ids stay as they are.
+The form is the one in which most sampled ids of links are ids of proteins; ties go to the first of
+``FORMS``. It is used for links and proteins; other ids stay as they are.
 
 Shape letters: N ids.
 """
@@ -42,7 +42,7 @@ SEPARATORS = ".:|_-"
 STRIP_VERSION = "--strip-version"
 
 MIN_SHARE_OF_REMEDY = 0.1
-"""Least share of the ids that an advice must make fit: fewer may be by chance."""
+"""Minimum share of the ids that an advice must make match; fewer may match by chance."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class IdRule:
     """The form of ids, and what is removed from them.
 
     Attributes:
-        form: which part of UniProt's first words is the id.
+        form: the part of UniProt's first words that is the id.
         strip_prefixes: texts that are removed from the beginning of ids, after ``form``.
         strip_version: remove a dot and a number at the end of ids, after the prefix.
     """
@@ -60,7 +60,7 @@ class IdRule:
     strip_version: bool = False
 
     def __call__(self, ids: pa.Array) -> pa.Array:
-        """Return the ids of the store for ids of a file (N,). What would be empty is kept."""
+        """Return the ids of the store for ids of a file (N,); none becomes empty."""
         if self.form in _GROUP_BY_FORM:
             ids = pc.replace_substring_regex(ids, UNIPROT, _GROUP_BY_FORM[self.form])
         if self.strip_prefixes:
@@ -77,7 +77,7 @@ class FormChoice(NamedTuple):
     """The rule with the chosen form, and the reason.
 
     Attributes:
-        rule: with the form that fits best.
+        rule: the rule with the form that fits best.
         num_found: number of sampled ids of the links that are proteins, by form; empty where no id
             is UniProt's.
         num_sampled: number of sampled ids.
@@ -119,7 +119,7 @@ def _has_uniprot(ids: pa.Array) -> bool:
 
 
 def advise(unknown: Sequence[str], proteins: Sequence[str], stripped: Sequence[str] = ()) -> str:
-    """Return an id of both sides, and what would make ids of links those of proteins.
+    """Return an example id of each side, and what would make ids of links match proteins.
 
     Args:
         unknown: ids of links that are not among the proteins.
@@ -150,14 +150,14 @@ def advise(unknown: Sequence[str], proteins: Sequence[str], stripped: Sequence[s
 
 
 class _Remedy(NamedTuple):
-    """What makes an id of a link that of a protein."""
+    """A change that makes an id of a link match a protein."""
 
     what: str
     protein_id: str
 
 
 class _KnownIds:
-    """Ids of proteins, and what they become without a prefix, a version or capital letters."""
+    """Ids of proteins, also without a prefix, a version or capital letters."""
 
     def __init__(self, proteins: Sequence[str], stripped: Sequence[str]) -> None:
         self._stripped = stripped
@@ -173,7 +173,7 @@ class _KnownIds:
                 self._prefixed.setdefault(_unversioned(rest), (prefix, key))
 
     def remedy(self, link_id: str) -> _Remedy | None:
-        """Return what makes an id of a link that of a protein; None if nothing does."""
+        """Return the change that makes an id of a link match a protein; None if there is none."""
         for prefix, rest in [("", link_id), *_prefixes(link_id)]:
             option = self._strip(prefix) if prefix else ""
             if rest in self._keys:

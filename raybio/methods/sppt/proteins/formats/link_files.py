@@ -3,8 +3,8 @@
     protein_a,protein_b,score          P04637 Q00987 0.9          {"source": "P04637", …}
     P04637,Q00987,0.9                  P04637 P38398 0.4
 
-The suffixes ``.parquet`` and ``.jsonl`` name tables, and folders are data sets. Of other files the
-first line decides:
+The suffixes ``.parquet`` and ``.jsonl`` name tables, and folders are data sets. For other files,
+the first line decides:
 
 - The delimiter is a tab if it has one, else the more frequent of comma and semicolon, else a blank.
 - It is a header if it names two columns of ``ID_COLUMNS``. There may be any other columns; a score
@@ -47,7 +47,7 @@ ID_COLUMNS = (
     ("node1", "node2"),
     ("id1", "id2"),
 )
-"""Names of the columns of ids, in lower case, by rank: those of STRING and of PSI-MITAB, too."""
+"""Names of the columns of ids, in lower case, by rank; including STRING's and PSI-MITAB's."""
 
 SCORE_COLUMNS = ("combined_score", "score", "weight", "confidence")
 """Names of the column of scores, by rank."""
@@ -62,7 +62,7 @@ WANTED = (
 
 
 class LinkFile(NamedTuple):
-    """How a file of links is laid out.
+    """The layout of a file of links.
 
     Attributes:
         path: the file.
@@ -102,7 +102,7 @@ class LinkFile(NamedTuple):
 
 
 def read_layout(path: Path) -> LinkFile:
-    """Return how a file of links is laid out.
+    """Return the layout of a file of links.
 
     Raises:
         DataError: if it is missing, empty, or in no such form.
@@ -224,7 +224,7 @@ def _typed_layout(path: Path) -> LinkFile:
     unread: list[str] = []
 
     def select(names: Sequence[str]) -> Sequence[str]:
-        """Return the columns to read, and keep them and what is left unread."""
+        """Return the columns to read; note these and the unread ones."""
         chosen.extend(link_columns(names))
         unread.extend(_unread(names, chosen))
         if not chosen:

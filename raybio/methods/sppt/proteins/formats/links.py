@@ -40,7 +40,7 @@ NO_GROUP = -2
 EXCLUDED = -3
 
 MAX_UNKNOWN = 100
-"""Distinct ids without a protein that are kept for advice."""
+"""Maximum number of distinct unknown ids that are kept for advice."""
 
 
 class Links(NamedTuple):
@@ -97,8 +97,9 @@ def read_links(
         file: the file.
         rows: the proteins.
         group_N: group number of each protein, such as its species.
-        quarantine: takes bad lines. What the settings exclude is counted, and is no defect.
-        rule: makes ids of the store of those of the file; None: they are equal.
+        quarantine: takes bad lines. Lines that the settings exclude are counted, but not as
+            defects.
+        rule: turns ids of the file into ids of the store; None: they are equal.
         min_score: links with a lower score are skipped; 0: none are.
         unknown: takes ids that are not among the proteins, up to ``MAX_UNKNOWN``.
         scores: takes the scores, if they are read: for ``min_score``.
@@ -226,7 +227,7 @@ def _classify_lines(
 def _note_unknown(
     ids: pa.Array, row: np.ndarray, is_unknown_E: np.ndarray, unknown: dict[str, None]
 ) -> None:
-    """Add the first ids of skipped links that are no protein's."""
+    """Add the first ids of skipped links that belong to no protein."""
     if len(unknown) >= MAX_UNKNOWN or not is_unknown_E.any():
         return
     is_wanted = np.concatenate([is_unknown_E, is_unknown_E]) & (row < 0)
@@ -336,8 +337,8 @@ class _AllRows:
 class _RowsBySpecies:
     """Rows of proteins by ids ``taxid.name``, looked up among the species that a block names.
 
-    STRING's files are sorted by species. So the table that a block is looked up in has the size of
-    a species, even where there are millions of proteins; files in another order are read as well.
+    STRING's files are sorted by species. So the look-up table of a block has the size of a species,
+    even if there are millions of proteins. Files in another order can be read, too.
     """
 
     def __init__(

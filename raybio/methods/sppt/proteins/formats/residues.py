@@ -1,7 +1,7 @@
 """Cleaning of blocks of protein sequences, without Python per letter.
 
-Legal are the letters A to Z: the 20 amino acids, the ambiguous B, J, X and Z, selenocysteine U and
-pyrrolysine O. J is kept: an encoder's vocabulary decides its meaning.
+The letters A to Z are legal: the 20 amino acids, the ambiguous B, J, X and Z, selenocysteine U and
+pyrrolysine O. J is kept, since an encoder's vocabulary decides its meaning.
 
 Shape letters: N records of a block, T letters of them end to end.
 """

@@ -66,12 +66,12 @@ from raybio.store.table_rows import choose_columns, is_typed_table, shown_names
 ID_COLUMNS = ("protein_id", "id", "entry", "accession")
 SPECIES_COLUMNS = ("species_taxid", "taxid", "organism (id)", "organism_id")
 SEQUENCE_COLUMNS = ("sequence", "seq")
-"""Names of the columns of proteins, in lower case, by rank: those of UniProt's tables, too."""
+"""Names of the column of sequences, in lower case, by rank; including UniProt's."""
 
 WANTED = "a table with the columns protein_id, species_taxid and sequence, or FASTA"
 
 REPEATED = "duplicate id"
-"""Reason why all records of an id but the first are skipped."""
+"""Reason to skip all records of an id except the first."""
 
 TAXID = "^(0|[1-9][0-9]{0,9})$"
 NO_TAXID = "species_taxid that is no taxid (want NCBI's number, such as 9606)"
@@ -81,14 +81,14 @@ NO_SPECIES = (
 )
 
 MAX_ADVISED = 200_000
-"""Proteins among which advice looks for ids."""
+"""Maximum number of proteins among which advice looks for ids."""
 
 
 class _Proteins(NamedTuple):
     """Distinct proteins (N,) of all files, and how their ids were read.
 
     Attributes:
-        words: ids as they stand in the files.
+        words: ids as in the files.
         keys: ids of the store.
         group_N: number of each protein's species.
         names: taxid of each species.
@@ -106,7 +106,7 @@ class _Proteins(NamedTuple):
     skipped: SkippedProteins
 
     def advise(self, unknown: Sequence[str]) -> str:
-        """Return what would make ids of links those of proteins; "" if nothing has to.
+        """Return what would make ids of links match proteins; "" if nothing is needed.
 
         Args:
             unknown: ids of links, as the rule makes them, that are not among the proteins.
@@ -115,7 +115,7 @@ class _Proteins(NamedTuple):
             return ""
         ids = self.keys[:MAX_ADVISED].to_pylist()
         if self.choice.num_found and not any(self.choice.num_found.values()):
-            # No form fits as it is, so that each may fit with an option.
+            # No form fits without options, so any form may fit with one.
             for form in reversed(FORMS):
                 rule = replace(self.choice.rule, form=form)
                 ids = rule(self.words[:MAX_ADVISED]).to_pylist() + ids
@@ -362,10 +362,10 @@ def _sample_ids(layouts: Sequence[LinkFile]) -> pa.Array:
 
 
 def _check_score(file: LinkFile, min_score: float) -> None:
-    """Refuse a least score for a file that has none, or another scale.
+    """Refuse a minimum score for a file without scores, or with scores on another scale.
 
     Raises:
-        DataError: with what to give instead.
+        DataError: it says what to give instead.
     """
     if not min_score:
         return
@@ -429,7 +429,7 @@ def _count_repeated(
 
 
 def _grouped(remarks: Iterator[str]) -> list[str]:
-    """Return the remarks "file: how it is read", one for all files that are read alike."""
+    """Return the remarks "file: how it is read", merged for files that are read alike."""
     files_by_form: dict[str, list[str]] = {}
     for remark in remarks:
         file, _, form = remark.partition(": ")

@@ -2,8 +2,8 @@
 
 Ids in the network files lack the ``taxid.`` prefix of the sequences. The files do not state whether
 a link is listed in one direction or both, or whether a protein may be paired with itself. So both
-directions are merged, and self pairs are skipped. The proteins are those that links name. Those
-without a sequence are skipped with their links, and counted.
+directions are merged, and self pairs are skipped. Links name the proteins; proteins without a
+sequence are skipped with their links, and counted.
 
 Shape letters: N proteins, E links, R records of a block.
 """
