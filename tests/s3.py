@@ -9,7 +9,7 @@ import logging
 import threading
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 from email.utils import format_datetime, parsedate_to_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -60,6 +60,7 @@ class S3(ThreadingHTTPServer):
         requests: all requests since the test began.
         clock_ahead_seconds: of the server's times of objects, against those of this machine.
         region: that answers name as the bucket's; "" for none.
+        conditional_writes: held by the conditional write that is at work.
     """
 
     daemon_threads = True
@@ -73,6 +74,7 @@ class S3(ThreadingHTTPServer):
         self.requests: list[Request] = []
         self.clock_ahead_seconds = 0
         self.region = ""
+        self.conditional_writes = threading.Lock()
         self._faults: list[dict] = []
         self._held: list[str] = []
         self._is_released = threading.Event()
@@ -164,11 +166,14 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _answer
 
     def _forward(self, content: bytes, fault: str) -> None:
-        connection = http.client.HTTPConnection(*self.server.server_behind)
-        connection.request(self.command, self.path, content, dict(self.headers.items()))
-        response = connection.getresponse()
-        answer = response.read()
-        connection.close()
+        is_conditional = "If-None-Match" in self.headers or "If-Match" in self.headers
+        # S3 checks and writes at once. Moto lets another request write in between.
+        with self.server.conditional_writes if is_conditional else nullcontext():
+            connection = http.client.HTTPConnection(*self.server.server_behind)
+            connection.request(self.command, self.path, content, dict(self.headers.items()))
+            response = connection.getresponse()
+            answer = response.read()
+            connection.close()
         if fault == "lost":
             self.close_connection = True
             return
