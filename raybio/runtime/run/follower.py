@@ -100,7 +100,7 @@ class Follower:
             view.note(f"{projection.described()}, until {projection.ends(time.time())}")
         if self._is_length_settled or not self._duration.is_certain:
             return
-        self._is_length_settled = True
+        # Settled at the end: what fails on the disk is tried again.
         if not projection.is_long:
             # Record these steps as accepted: a retry on a busier machine must not be refused, but a
             # run with more steps may be.
@@ -110,7 +110,10 @@ class Follower:
             if launch is not None:
                 launch["num_accepted_steps"] = self._max_steps
                 write_record(self._folder.launch, "launch", launch)
+            self._is_length_settled = True
             return
+        self._folder.stop.touch()
+        self._is_length_settled = True
         self.refusal = (
             f"{self._folder.name}: {projection.described()} on CPUs; want a day at most, or --yes. "
             "The run is stopped at a checkpoint, and the same command with --yes resumes it. Or "
@@ -120,4 +123,3 @@ class Follower:
         view.note(
             "stopping at the next step: this takes more than a day on CPUs, and --yes was not given"
         )
-        self._folder.stop.touch()

@@ -306,6 +306,7 @@ class _RunTask:
             self.status = "failed"
             self.error = failure
             self.view.note(f"failed: {failure}")
+            self._track()
             self.run.conclude(self.status)
 
     def _conclude(self, caught: list[int], error: BaseException | None) -> None:
@@ -389,6 +390,11 @@ class _Queue:
         self._said: set[str] = set()
 
     @property
+    def next_name(self) -> str:
+        """The name of the run that is begun next."""
+        return self._waiting[0][0].spec.name
+
+    @property
     def num_left(self) -> int:
         """The number of runs that have not begun."""
         return len(self._waiting)
@@ -407,13 +413,26 @@ class _Queue:
         run, share = self._waiting.popleft()
         compute = run.spec.compute
         threads = _threads(compute, share)
-        start, remarks = run.begin(replace(compute, threads_per_worker=threads))
+        try:
+            start, remarks = run.begin(replace(compute, threads_per_worker=threads))
+        except (RaybioError, OSError):
+            self._leave_out(run)
+            raise
         for remark in remarks:
             if remark not in self._said:
                 self._said.add(remark)
                 print(remark, flush=True)
         resources = Resources(1, share.cpus_per_worker, share.gpus_per_worker, threads)
         return _RunTask(run, resources, start, self._relay, self._console, self._warned)
+
+    def _leave_out(self, refused: OpenRun) -> None:
+        """Let the other runs go on without a run that could not begin."""
+        self.num_steps -= refused.num_steps_left
+        for run, _ in self._waiting:
+            if run.tracker.parent is refused.tracker:
+                # It would wait for a parent that is never tracked.
+                run.tracker.parent_run_id = refused.tracker.run_id
+                run.tracker.parent = None
 
 
 def _share(compute: Compute, nodes: Sequence[Node], num_runs: int) -> TrialResources:
@@ -469,12 +488,14 @@ def _work_off(
     try:
         while pending or (queue.num_left and not signals.caught):
             while not signals.caught and queue.is_due(pending.values()):
+                name = queue.next_name
                 try:
                     task = queue.begin()
                 except (RaybioError, OSError) as error:
                     # For example, another driver has taken over a run in a bucket.
                     refused.append(error)
-                    print(f"given up: {error}", flush=True)
+                    num_runs -= 1
+                    print(f"{name}: given up: {error}", flush=True)
                     continue
                 tasks.append(task)
                 pending[task.submit()] = task

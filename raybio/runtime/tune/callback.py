@@ -27,6 +27,7 @@ from raybio.runtime.tune.trial import (
     TRIAL_RECORD,
     SweepSpec,
     Trial,
+    has_ended,
     new_trial_record,
     settings_text,
     status_of,
@@ -236,6 +237,10 @@ class TrialCallback(Callback):
         folder = self.spec.folder(trial)
         try:
             self._record_end(trial, folder, status)
+        except BaseException:
+            if not has_ended(folder):
+                status = INTERRUPTED
+            raise
         finally:
             tracker = self._trackers.pop(folder.name, None)
             if tracker is not None:

@@ -37,7 +37,7 @@ class SweepLength:
         """
         self.refusal: str | None = None
         self._spec = spec
-        self._num_at_a_time = num_at_a_time
+        self._num_at_a_time = min(num_at_a_time, num_trainings(spec))
         max_steps = spec.space.budget.max_steps
         self._num_steps = math.ceil(num_trainings(spec) / num_at_a_time) * max_steps
         # Sum over all trials, so that a resume with fewer trials at a time does not count as
@@ -51,6 +51,8 @@ class SweepLength:
         )
         self._followed: dict[str, tuple[MetricsTail, DurationEstimate]] = {}
         self._is_shown = False
+        trials = (path.name for path in (spec.path / "trials").glob("*/"))
+        self._seen = {name for name in trials if self._has_ended(name)}
         self._follow_new_trials()
         for tail, estimate in self._followed.values():
             # For trials of an earlier start, measure only new reports.
@@ -63,6 +65,8 @@ class SweepLength:
             self._followed.clear()
             return
         self._follow_new_trials()
+        # Before their last reports are read.
+        ended = [name for name in self._followed if self._has_ended(name)]
         for tail, estimate in self._followed.values():
             estimate.update(tail.read())
             projection = estimate.projection
@@ -77,15 +81,19 @@ class SweepLength:
             if estimate.is_certain and not self._is_settled:
                 self._settle(projection.is_long, words)
                 return
+        for name in ended:
+            # Each has an open file.
+            del self._followed[name]
 
     def _follow_new_trials(self) -> None:
         for path in sorted((self._spec.path / "trials").glob("*/metrics.jsonl")):
-            if path.with_name(ENDED).exists():
-                # Close the file of an ended trial.
-                self._followed.pop(path.parent.name, None)
-            elif path.parent.name not in self._followed:
-                estimate = DurationEstimate(self._num_steps)
-                self._followed[path.parent.name] = (MetricsTail(path), estimate)
+            name = path.parent.name
+            if name not in self._seen:
+                self._seen.add(name)
+                self._followed[name] = (MetricsTail(path), DurationEstimate(self._num_steps))
+
+    def _has_ended(self, name: str) -> bool:
+        return (self._spec.path / "trials" / name / ENDED).exists()
 
     def _settle(self, is_long: bool, words: str) -> None:
         self._is_settled = True

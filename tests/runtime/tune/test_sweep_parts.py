@@ -471,10 +471,15 @@ def test_the_length_of_a_sweep_holds_no_files_of_trials_that_have_ended(tmp_path
         folder = leave(spec, of(weight), {}, status=None)
         MetricsLog(folder.metrics).append(1, {"steps_per_second": 1.0})
         length.update()
-        assert len(length._followed) == 1
+        assert list(length._followed) == [folder.name]
         write_record(folder.path / "ended.json", "trial end", {"status": "finished"})
-    length.update()
-    assert not length._followed
+        # A report that came before the end is read.
+        MetricsLog(folder.metrics).append(2, {"steps_per_second": 1.0})
+        tail, _ = length._followed[folder.name]
+        length.update()
+        assert tail.last[0] == 2
+        assert not length._followed
+    assert not SweepLength(spec, num_at_a_time=2)._followed
 
 
 @pytest.mark.parametrize(
