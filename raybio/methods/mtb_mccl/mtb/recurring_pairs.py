@@ -132,7 +132,8 @@ def recurring_pairs(
     score_U = count_U / (num_documents_V[first_U].astype(np.float64) * num_documents_V[second_U])
     best_K = np.lexsort((pair_U, -count_U, -score_U))[: config.num_pairs]
     key_K2 = np.stack([first_U[best_K], second_U[best_K]], 1)
-    rows = [_documents_with_both(store, *pair) for pair in key_K2.tolist()]
+    num_rows = len(store.split_rows("train"))
+    rows = [_documents_with_both(store, *pair, num_rows) for pair in key_K2.tolist()]
     indptr_K1 = indptr_from_lengths([len(row_O) for row_O in rows])
     return RecurringPairs(key_K2, count_U[best_K], indptr_K1, np.concatenate(rows))
 
@@ -212,13 +213,16 @@ def _blocks(store: DocumentStore) -> list[tuple[int, int]]:
     return [(first, stop) for first, stop in pairwise(bounds) if stop > first]
 
 
-def _documents_with_both(store: DocumentStore, first: int, second: int) -> np.ndarray:
+def _documents_with_both(
+    store: DocumentStore, first: int, second: int, num_rows: int
+) -> np.ndarray:
+    """Return those of the first ``num_rows`` documents that mention both entities."""
     row_O = np.intersect1d(
         store.documents_of(first).astype(np.int64),
         store.documents_of(second).astype(np.int64),
         assume_unique=True,
     )
-    return row_O[row_O < len(store.split_rows("train"))]
+    return row_O[row_O < num_rows]
 
 
 def _saved_path(store: DocumentStore, config: PairCountConfig) -> Path:

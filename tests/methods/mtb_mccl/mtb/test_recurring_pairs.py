@@ -128,6 +128,19 @@ def test_documents_of_entities_are_counted_once_for_all_parts(tiny_documents, mo
     assert len(calls) == 1
 
 
+def test_rows_of_the_training_documents_are_not_listed_for_each_pair(tiny_documents, monkeypatch):
+    """With 30 million documents, each list took 240 MB."""
+    names = []
+    split_rows = DocumentStore.split_rows
+    monkeypatch.setattr(
+        DocumentStore,
+        "split_rows",
+        lambda store, name: names.append(name) or split_rows(store, name),
+    )
+    pairs = recurring_pairs(tiny_documents, PairCountConfig(min_documents=2))
+    assert len(names) < len(pairs)
+
+
 def test_the_best_are_kept_and_too_rare_ones_are_an_error(tiny_documents):
     store = tiny_documents
     whole = recurring_pairs(store, EntityPairConfig(min_documents=2, num_pairs=10_000))
