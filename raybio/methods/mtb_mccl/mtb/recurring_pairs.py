@@ -133,7 +133,9 @@ def recurring_pairs(
     best_K = np.lexsort((pair_U, -count_U, -score_U))[: config.num_pairs]
     key_K2 = np.stack([first_U[best_K], second_U[best_K]], 1)
     num_rows = len(store.split_rows("train"))
-    rows = [_documents_with_both(store, *pair, num_rows) for pair in key_K2.tolist()]
+    rows = [
+        _documents_with_both(store, first, second, num_rows) for first, second in key_K2.tolist()
+    ]
     indptr_K1 = indptr_from_lengths([len(row_O) for row_O in rows])
     return RecurringPairs(key_K2, count_U[best_K], indptr_K1, np.concatenate(rows))
 
