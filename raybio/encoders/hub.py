@@ -29,6 +29,8 @@ PICKLED_WEIGHTS = "pytorch_model*.bin*"
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
 _OF_THE_HUB = (".gitattributes",)
 """Files that the hub itself puts into a new repository."""
 
@@ -84,7 +86,8 @@ def fetch_model(source: str, commit: str | None = None) -> Path:
 
 def commit_of(folder: Path) -> str | None:
     """Return the commit of a folder of ``fetch_model``; None for any other folder."""
-    return folder.name if folder.parent.name == "snapshots" else None
+    is_commit = folder.parent.name == "snapshots" and _COMMIT.fullmatch(folder.name)
+    return folder.name if is_commit else None
 
 
 def push_folder(

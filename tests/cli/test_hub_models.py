@@ -73,7 +73,8 @@ def test_a_report_has_the_commit_of_a_hub_id_and_the_digest_of_each_model(
     tiny_articles: ArticleStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     system = trained_system("biostransformers", tiny_config("biostransformers"), tiny_articles)
-    folder = system.export(tmp_path / "export", {})
+    # The cache of the hub has such folders, and so may anybody.
+    folder = system.export(tmp_path / "snapshots" / "mine", {})
     out = tmp_path / "report"
     task = write_task(tmp_path, tiny_articles)
     models = ("--model", "tiny/texts", "--model", folder)
