@@ -23,8 +23,9 @@ from raybio.methods.sppt.graph.subgraphs import induced_subgraph, neighbors_of
 from raybio.methods.sppt.link_retrieval import (
     InGroup,
     LinkRetrieval,
+    QueriedLinks,
     embedding_scores,
-    rank_links,
+    rank_splits,
 )
 
 QUERY_SEED = 0
@@ -194,27 +195,29 @@ def _drawn_groups(graph: Graph, num_groups: int) -> np.ndarray:
     return np.isin(group_N, drawn)
 
 
-def rank_splits(
+def rank_queries(
     queries: LinkQueries,
     in_group: InGroup,
     *,
     block_rows: int,
     collective: Collective | None,
 ) -> dict[str, LinkRetrieval]:
-    """Return the retrieval of the links of each split by any scores; see ``rank_links``."""
-    retrievals = {}
-    for name, split in queries.splits.items():
-        ignored = split.ignored
-        retrievals[name] = rank_links(
-            in_group,
-            split.links.indptr,
-            split.links.indices,
-            group_N=queries.group_S,
-            block_rows=block_rows,
-            ignore=None if ignored is None else (ignored.indptr, ignored.indices),
-            collective=collective,
-        )
-    return retrievals
+    """Return the retrieval of the links of each split by any scores; see ``rank_splits``."""
+    retrievals = rank_splits(
+        in_group,
+        [
+            QueriedLinks(
+                links.indptr,
+                links.indices,
+                None if ignored is None else (ignored.indptr, ignored.indices),
+            )
+            for links, ignored in queries.splits.values()
+        ],
+        group_N=queries.group_S,
+        block_rows=block_rows,
+        collective=collective,
+    )
+    return dict(zip(queries.splits, retrievals, strict=True))
 
 
 def retrieve_links(
@@ -232,7 +235,7 @@ def retrieve_links(
         collective: workers that divide the rows.
     """
     in_group = embedding_scores(embedding_SD, config.metric)
-    return rank_splits(queries, in_group, block_rows=config.block_rows, collective=collective)
+    return rank_queries(queries, in_group, block_rows=config.block_rows, collective=collective)
 
 
 def evaluate_links(

@@ -8,9 +8,10 @@ Shape letters: N nodes, D embedding width, A anchors (nodes with a link), P dire
 K cut-offs or counted scores, B anchors of a block, U distinct scores of links.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -158,6 +159,21 @@ def embedding_scores(
     return in_group
 
 
+class QueriedLinks(NamedTuple):
+    """Links whose ranks are scored, as row pointers and other ends (``graph.csr.Graph``).
+
+    Attributes:
+        indptr: (N + 1,) row pointers of the links. Links between groups do not count.
+        indices: (P,) other end of each link.
+        ignore: (indptr, indices) of pairs that are neither candidates nor links: the training
+            links, where held-out links are queried. None: every other node is a candidate.
+    """
+
+    indptr: Integers
+    indices: Integers
+    ignore: tuple[Integers, Integers] | None = None
+
+
 def rank_links(
     in_group: "InGroup",
     indptr: Integers,
@@ -170,52 +186,74 @@ def rank_links(
 ) -> LinkRetrieval:
     """Rank the other nodes of each node's group by any scores, and score the ranks of its links.
 
+    Arguments and errors as for ``QueriedLinks`` and ``rank_splits``.
+    """
+    queried = QueriedLinks(np.asarray(indptr), np.asarray(indices), ignore)
+    (retrieval,) = rank_splits(
+        in_group, [queried], group_N=group_N, block_rows=block_rows, collective=collective
+    )
+    return retrieval
+
+
+def rank_splits(
+    in_group: "InGroup",
+    splits: Sequence[QueriedLinks],
+    *,
+    group_N: ArrayLike | None = None,
+    block_rows: int = 1024,
+    collective: Collective | None = None,
+) -> list[LinkRetrieval]:
+    """Return the retrieval of the links of each split, from scores that are computed once for all.
+
     Memory beyond the scores' own and the links: a few blocks of ``block_rows`` x (size of the
     largest group) numbers, ``entries_at_once`` numbers for a group of at most that many pairs, and
-    512 bytes for each anchor of the largest group (counts of its pairs, for the average precision).
+    512 bytes for each anchor of the largest group in each split (counts of its pairs, for the
+    average precision).
 
     Args:
         in_group: nodes of a group -> scores of these nodes as candidates of each other, the same on
             every worker.
-        indptr: (N + 1,) row pointers of the links, as in ``graph.csr.Graph``. Links between groups
-            do not count.
-        indices: (P,) other end of each link.
+        splits: links of the same N nodes.
         group_N: (N,) group of each node; None: all nodes are one group.
         block_rows: maximum number of anchors that are scored at once.
-        ignore: (indptr, indices) of pairs that are neither candidates nor links: the training
-            links, where held-out links are queried.
         collective: divides the rows over workers. Every worker returns the whole result. Workers
             exchange only sums with zeros, so nothing is rounded.
 
     Raises:
-        ValueError: for arrays that do not fit together, or if there is no link.
+        ValueError: for arrays that do not fit together, or if a split has no link.
     """
-    indptr = np.asarray(indptr)
-    indices = np.asarray(indices)
-    num_nodes = len(indptr) - 1
+    num_nodes = len(splits[0].indptr) - 1
     group = np.zeros(num_nodes, dtype=np.int64) if group_N is None else np.asarray(group_N)
     if len(group) != num_nodes:
         raise ValueError(
-            f"group_N ({len(group)} entries) does not fit indptr ({len(indptr)} entries, want "
-            f"{len(group) + 1})"
+            f"group_N ({len(group)} entries) does not fit indptr ({len(splits[0].indptr)} entries, "
+            f"want {len(group) + 1})"
         )
     # Nodes in order of group: a group is a range of positions.
     node_by_position = np.argsort(group, kind="stable")
     position_N = np.empty(num_nodes, dtype=np.int64)
     position_N[node_by_position] = np.arange(num_nodes)
-    parts = []
+    parts: list[list[LinkRetrieval]] = [[] for _ in splits]
     for first, end in _group_ranges(group[node_by_position]):
         node_G = node_by_position[first:end]
-        pairs = group_pairs(indptr, indices, node_G, position_N, first)
-        ignored = None
-        if ignore is not None:
-            ignored = group_pairs(ignore[0], ignore[1], node_G, position_N, first)
-            pairs = _without(pairs, ignored, num_nodes)
-        if len(pairs[0]) == 0:
+        with_links = []
+        parts_with_links = []
+        for split, parts_of_split in zip(splits, parts, strict=True):
+            ignored = None
+            pairs = group_pairs(split.indptr, split.indices, node_G, position_N, first)
+            if split.ignore is not None:
+                ignored = group_pairs(*split.ignore, node_G, position_N, first)
+                pairs = _without(pairs, ignored, num_nodes)
+            if len(pairs[0]):
+                with_links.append(_GroupLinks(*pairs, ignored))
+                parts_with_links.append(parts_of_split)
+        if not with_links:
             continue
-        ranking = GroupRanking(in_group(node_G), *pairs, ignored, block_rows, collective)
-        parts.append(rank_group(ranking, node_G, int(group[node_G[0]])))
-    return LinkRetrieval.concatenate(parts)
+        ranking = GroupRanking(in_group(node_G), block_rows, collective)
+        retrievals = rank_group(ranking, with_links, node_G, int(group[node_G[0]]))
+        for parts_of_split, retrieval in zip(parts_with_links, retrievals, strict=True):
+            parts_of_split.append(retrieval)
+    return [LinkRetrieval.concatenate(parts_of_split) for parts_of_split in parts]
 
 
 class CandidateScores(Protocol):
@@ -247,112 +285,163 @@ InGroup = Callable[[Integers], CandidateScores]
 
 @dataclass(frozen=True)
 class GroupRanking:
-    """The links of one group and the scores that rank its candidates.
+    """The scores that rank the candidates of one group.
 
     Attributes:
         candidates: scores of the candidates.
-        row_P: anchor of each link, ascending.
-        column_P: candidate that the anchor is linked to.
-        ignored: pairs that are no candidates; None: every other node is a candidate.
         block_rows: maximum number of anchors that are scored at once.
         collective: workers that divide the rows; None: this process scores all.
     """
 
     candidates: CandidateScores
-    row_P: Integers
-    column_P: Integers
-    ignored: Pairs | None
     block_rows: int
     collective: Collective | None
 
-    def blocks(self) -> Iterator[tuple[int, int, Tensor]]:
-        """Yield (first row, end, scores) of this worker's blocks."""
+    def blocks(self) -> Iterator["_Block"]:
+        """Yield this worker's blocks."""
         size = self.candidates.num_candidates
         for start, end in row_blocks(
             size, size, self.block_rows, self.collective, self.candidates.device
         ):
-            score_BN = self.candidates.block(start, end)
-            if self.ignored is not None:
-                low, high = np.searchsorted(self.ignored[0], [start, end])
-                row, column = (
-                    torch.from_numpy(side[low:high]).to(score_BN.device) for side in self.ignored
-                )
-                score_BN[row - start, column] = -torch.inf
-            yield start, end, score_BN
-
-    def links_of(self, start: int, end: int) -> tuple[slice, Tensor, Tensor]:
-        """Return the links of anchors ``[start, end)``: their slice, rows from start, columns."""
-        links = slice(*np.searchsorted(self.row_P, [start, end]).tolist())
-        row_P = torch.from_numpy(self.row_P[links] - start).to(self.candidates.device)
-        return links, row_P, torch.from_numpy(self.column_P[links]).to(self.candidates.device)
+            yield _Block(start, end, self.candidates.block(start, end))
 
     def sum(self, tensor: Tensor) -> Tensor:
         """Return the sum over workers."""
         return tensor if self.collective is None else self.collective.all_sum(tensor)
 
 
-def rank_group(ranking: GroupRanking, node_N: Integers, group: int) -> LinkRetrieval:
-    """Score the ranks of a group's links.
+class _Block(NamedTuple):
+    """Scores (end - start, N) of anchors ``[start, end)``."""
+
+    start: int
+    end: int
+    score_BN: Tensor
+
+
+@dataclass(frozen=True)
+class _GroupLinks:
+    """The links of a split in one group: at least one.
+
+    Attributes:
+        row_P: anchor of each link, ascending.
+        column_P: candidate that the anchor is linked to.
+        ignored: pairs that are no candidates; None: every other node is a candidate.
+    """
+
+    row_P: Integers
+    column_P: Integers
+    ignored: Pairs | None
+
+    def of(self, block: _Block) -> tuple[slice, Tensor, Tensor]:
+        """Return the links of a block's anchors: their slice, rows in the block, columns."""
+        links = slice(*np.searchsorted(self.row_P, [block.start, block.end]).tolist())
+        return links, *_in_block((self.row_P[links], self.column_P[links]), block)
+
+    @contextmanager
+    def candidates_of(self, block: _Block) -> Iterator[Tensor]:
+        """Lower the scores of ignored pairs to -inf within a ``with`` block."""
+        if self.ignored is None:
+            yield block.score_BN
+            return
+        pairs = slice(*np.searchsorted(self.ignored[0], [block.start, block.end]).tolist())
+        row, column = _in_block((self.ignored[0][pairs], self.ignored[1][pairs]), block)
+        score = block.score_BN[row, column]
+        block.score_BN[row, column] = -torch.inf
+        yield block.score_BN
+        block.score_BN[row, column] = score
+
+
+def _in_block(pairs: Pairs, block: _Block) -> tuple[Tensor, Tensor]:
+    """Return the rows in the block and the columns of pairs, on the device of the scores."""
+    row = torch.from_numpy(pairs[0] - block.start).to(block.score_BN.device)
+    return row, torch.from_numpy(pairs[1]).to(block.score_BN.device)
+
+
+def rank_group(
+    ranking: GroupRanking, splits: Sequence[_GroupLinks], node_N: Integers, group: int
+) -> list[LinkRetrieval]:
+    """Score the ranks of a group's links, for each split.
 
     Args:
-        ranking: at least one link, and the scores of the candidates.
+        ranking: scores of the candidates.
+        splits: links of each split.
         node_N: node id of each candidate.
         group: number of the group.
     """
     # Every block is scored twice, for the scores of links and for counts; those of a small group
     # are kept instead.
-    limit = min(entries_at_once(ranking.candidates.device), _KEPT_ENTRIES)
-    is_small = len(node_N) ** 2 <= limit
+    device = ranking.candidates.device
+    is_small = len(node_N) ** 2 <= min(entries_at_once(device), _KEPT_ENTRIES)
     kept_blocks = list(ranking.blocks()) if is_small else None
     # Links of other workers stay 0, so that a sum joins them.
-    link_P = torch.zeros(len(ranking.row_P), dtype=torch.float64, device=ranking.candidates.device)
-    for start, end, score_BN in kept_blocks or ranking.blocks():
-        links, row_P, column_P = ranking.links_of(start, end)
-        link_P[links] = score_BN[row_P, column_P].double()
-    score_P = ranking.sum(link_P).cpu().numpy()
-    ranks, precision_A = _count_pairs(ranking, score_P, kept_blocks or ranking.blocks())
-    return _per_anchor(ranks, precision_A, node_N, group)
+    link_scores = [
+        torch.zeros(len(split.row_P), dtype=torch.float64, device=device) for split in splits
+    ]
+    for block in kept_blocks or ranking.blocks():
+        for split, link_P in zip(splits, link_scores, strict=True):
+            links, row_P, column_P = split.of(block)
+            link_P[links] = block.score_BN[row_P, column_P].double()
+    counts = [
+        _PairCounts(split, ranking.sum(link_P).cpu().numpy(), ranking.candidates)
+        for split, link_P in zip(splits, link_scores, strict=True)
+    ]
+    for block in kept_blocks or ranking.blocks():
+        for count in counts:
+            count.add(block)
+    return [_per_anchor(*count.result(ranking), node_N, group) for count in counts]
 
 
-def _count_pairs(
-    ranking: GroupRanking, score_P: Floats, blocks: Iterable[tuple[int, int, Tensor]]
-) -> tuple["_LinkRanks", Floats]:
-    """Return the ranks of links, and each anchor's contribution to the average precision (A,).
+class _PairCounts:
+    """Counts the pairs that score at least as high as the links of a split.
 
     Args:
-        ranking: links and candidates.
+        split: links of the split.
         score_P: score of each link.
-        blocks: blocks of scores, as of ``ranking.blocks``.
+        candidates: scores of all candidates, for their device and type.
     """
-    device = ranking.candidates.device
-    threshold_U, threshold_P = np.unique(score_P, return_inverse=True)
-    row_A, anchor_P = np.unique(ranking.row_P, return_inverse=True)
-    index_K = counted_thresholds(len(threshold_U))
-    threshold = torch.from_numpy(threshold_U).to(device, ranking.candidates.dtype)
-    counted_K = torch.from_numpy(index_K).to(device)
-    num_pairs_U = torch.zeros(len(threshold_U), dtype=torch.int64, device=device)
-    # int32, since an anchor has fewer than 2^31 pairs, and all anchors of a group are in memory.
-    num_pairs_AK = torch.zeros((len(row_A), len(index_K)), dtype=torch.int32, device=device)
-    # One row each: above, at least, tied before.
-    rank_3P = torch.zeros((3, len(score_P)), dtype=torch.int64, device=device)
-    for start, end, score_BN in blocks:
-        sorted_BN = sort_rows_if_cheap(score_BN)
-        links, row_P, column_P = ranking.links_of(start, end)
-        rank_3P[:, links] = torch.stack(count_ranks(score_BN, row_P, column_P, sorted_BN))
-        low, high = np.searchsorted(row_A, [start, end])
-        rows = torch.from_numpy(row_A[low:high] - start).to(device)
-        at_least_U, at_least_BK = count_at_least(score_BN, threshold, counted_K, sorted_BN)
-        num_pairs_AK[low:high] = at_least_BK[rows].int()
-        num_pairs_U += at_least_U
-    precision_A = average_precision_contributions(
-        anchor_P,
-        threshold_P,
-        ranking.sum(num_pairs_U).cpu().numpy(),
-        ranking.sum(num_pairs_AK).cpu().numpy(),
-        index_K,
-    )
-    rank_3P = ranking.sum(rank_3P)
-    return _LinkRanks(ranking.row_P, score_P, *rank_3P.cpu().numpy()), precision_A
+
+    def __init__(self, split: _GroupLinks, score_P: Floats, candidates: CandidateScores) -> None:
+        device = candidates.device
+        threshold_U, self._threshold_P = np.unique(score_P, return_inverse=True)
+        self._split = split
+        self._score_P = score_P
+        self._row_A, self._anchor_P = np.unique(split.row_P, return_inverse=True)
+        self._index_K = counted_thresholds(len(threshold_U))
+        self._threshold_U = torch.from_numpy(threshold_U).to(device, candidates.dtype)
+        self._counted_K = torch.from_numpy(self._index_K).to(device)
+        self._num_pairs_U = torch.zeros(len(threshold_U), dtype=torch.int64, device=device)
+        # int32: an anchor has fewer than 2^31 pairs, and all anchors of a group are in memory.
+        shape = (len(self._row_A), len(self._index_K))
+        self._num_pairs_AK = torch.zeros(shape, dtype=torch.int32, device=device)
+        # One row each: above, at least, tied before.
+        self._rank_3P = torch.zeros((3, len(score_P)), dtype=torch.int64, device=device)
+
+    def add(self, block: _Block) -> None:
+        """Count the pairs of a block."""
+        links, row_P, column_P = self._split.of(block)
+        low, high = np.searchsorted(self._row_A, [block.start, block.end])
+        rows = torch.from_numpy(self._row_A[low:high] - block.start).to(block.score_BN.device)
+        with self._split.candidates_of(block) as score_BN:
+            sorted_BN = sort_rows_if_cheap(score_BN)
+            ranks = count_ranks(score_BN, row_P, column_P, sorted_BN)
+            at_least_U, at_least_BK = count_at_least(
+                score_BN, self._threshold_U, self._counted_K, sorted_BN
+            )
+        self._rank_3P[:, links] = torch.stack(ranks)
+        self._num_pairs_AK[low:high] = at_least_BK[rows].int()
+        self._num_pairs_U += at_least_U
+
+    def result(self, ranking: GroupRanking) -> tuple["_LinkRanks", Floats]:
+        """Return ranks of links, and each anchor's contribution to the average precision (A,)."""
+        precision_A = average_precision_contributions(
+            self._anchor_P,
+            self._threshold_P,
+            ranking.sum(self._num_pairs_U).cpu().numpy(),
+            ranking.sum(self._num_pairs_AK).cpu().numpy(),
+            self._index_K,
+        )
+        rank_3P = ranking.sum(self._rank_3P).cpu().numpy()
+        return _LinkRanks(self._split.row_P, self._score_P, *rank_3P), precision_A
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ from raybio.core.arrays import Floats, distinct
 from raybio.core.interfaces import Collective
 from raybio.core.randomness import derive_seed, hash_uniform
 from raybio.methods.sppt.collate import ReadRows
-from raybio.methods.sppt.evaluate import LinkQueries, rank_splits
+from raybio.methods.sppt.evaluate import LinkQueries, rank_queries
 from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.link_retrieval import LinkRetrieval
 from raybio.ops.nearest import nearest
@@ -92,8 +92,9 @@ def link_rivals(
     content_ngram: int,
     *,
     composition: bool,
+    collective: Collective,
 ) -> Iterator[Rival]:
-    """Yield the rivals of an evaluation.
+    """Yield the rivals of an evaluation; all workers take as many of them.
 
     Args:
         queries: nodes and links.
@@ -102,6 +103,7 @@ def link_rivals(
         content: name of the rival that compares contents.
         content_ngram: tokens of its n-grams.
         composition: whether to yield ``composition``.
+        collective: workers that divide the search for relatives.
     """
     adjacency_NN = _adjacency(graph)
     neighbor_SN = adjacency_NN[queries.node_S]
@@ -119,7 +121,7 @@ def link_rivals(
     tfidf_KF = tfidf_SF
     if len(node_K) > len(queries.node_S):
         tfidf_KF = ngram_tfidf(read, node_K, content_ngram)
-    relative_SK = relatives(tfidf_KF, group_K, row_S)
+    relative_SK = relatives(tfidf_KF, group_K, row_S, collective)
     del tfidf_SF, tfidf_KF
     yield Rival("look-up", _evidence(link_KK, relative_SK, row_S))
     if composition:
@@ -203,7 +205,7 @@ def rank_by_rival(
     def in_group(node_G: np.ndarray) -> RivalScores:
         return RivalScores(rival.in_group(node_G), node_G, device)
 
-    return rank_splits(queries, in_group, block_rows=block_rows, collective=collective)
+    return rank_queries(queries, in_group, block_rows=block_rows, collective=collective)
 
 
 @dataclass(frozen=True)
@@ -389,7 +391,9 @@ def _ngram_counts(
     return count_RF, kinds[word_Fn[kept_F]]
 
 
-def relatives(tfidf_KF: NgramVectors, group_K: np.ndarray, row_S: np.ndarray) -> sp.csr_matrix:
+def relatives(
+    tfidf_KF: NgramVectors, group_K: np.ndarray, row_S: np.ndarray, collective: Collective
+) -> sp.csr_matrix:
     """Return the cosines (S, K) of relatives, at least ``RELATED``, and 1 of each node with itself.
 
     Relatives may be of other groups, such as other species, if these are at most
@@ -399,24 +403,34 @@ def relatives(tfidf_KF: NgramVectors, group_K: np.ndarray, row_S: np.ndarray) ->
         tfidf_KF: vectors of all nodes.
         group_K: their groups.
         row_S: nodes whose relatives are looked for.
+        collective: workers that divide these nodes. Each gets all cosines.
     """
-    rows = [np.arange(len(row_S))]
-    columns = [row_S]
-    values = [np.ones(len(row_S))]
+    rows = [np.zeros(0, np.int32)]
+    columns = [np.zeros(0, np.int32)]
+    values = [np.zeros(0)]
     for query_Q, node_G in _compared(row_S, group_K):
+        own_Q = np.array_split(query_Q, collective.world)[collective.rank]
+        if not len(own_Q):
+            continue
         vector_FG = tfidf_KF[node_G].T.tocsr()
-        for tile in tiles(len(query_Q), len(node_G), _ENTRIES_AT_ONCE):
-            query_R = query_Q[tile]
+        for tile in tiles(len(own_Q), len(node_G), _ENTRIES_AT_ONCE):
+            query_R = own_Q[tile]
             cosine_RG = (tfidf_KF[row_S[query_R]] @ vector_FG).tocoo()
             row_P = query_R[cosine_RG.row]
             column_P = node_G[cosine_RG.col]
             is_related_P = (cosine_RG.data >= RELATED) & (row_S[row_P] != column_P)
-            rows.append(row_P[is_related_P])
-            columns.append(column_P[is_related_P])
+            rows.append(row_P[is_related_P].astype(np.int32))
+            columns.append(column_P[is_related_P].astype(np.int32))
             values.append(cosine_RG.data[is_related_P])
-    pairs = (np.concatenate(rows), np.concatenate(columns))
-    shape = (len(row_S), len(group_K))
-    return sp.csr_matrix((np.concatenate(values), pairs), shape=shape)
+    row_E, column_E, value_E = (
+        collective.all_gather(torch.from_numpy(np.concatenate(parts))).row_MD.numpy()
+        for parts in (rows, columns, values)
+    )
+    related_SK = sp.csr_matrix((value_E, (row_E, column_E)), shape=(len(row_S), len(group_K)))
+    itself_SK = sp.csr_matrix(
+        (np.ones(len(row_S)), (np.arange(len(row_S)), row_S)), shape=related_SK.shape
+    )
+    return related_SK + itself_SK
 
 
 def token_shares(read: ReadRows, row_N: np.ndarray) -> Floats:

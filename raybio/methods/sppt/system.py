@@ -253,6 +253,7 @@ class LinkEvaluator(Evaluator):
             self.content,
             self.content_ngram,
             composition=self.composition,
+            collective=collective,
         )
         for rival in rivals:
             rng = np.random.default_rng(RIVAL_SEED)

@@ -1,3 +1,5 @@
+from collections import Counter
+
 import numpy as np
 import pytest
 import torch
@@ -302,6 +304,45 @@ def test_rows_divided_over_workers_give_exactly_the_result_of_one(monkeypatch, w
     for result in results:
         for name in vars(alone):
             assert np.array_equal(getattr(result, name), getattr(alone, name)), name
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_splits_share_the_scores_and_have_the_results_of_each_alone(monkeypatch, is_kept):
+    if not is_kept:
+        monkeypatch.setattr(ranking, "entries_at_once", lambda _device: 0)
+    graph, group = problem()
+    others, _ = problem(seed=1, num_links=30)
+    embedding = torch.from_numpy(embeddings("copies"))
+    known = (others.indptr, others.indices)
+    splits = [
+        ranking.QueriedLinks(graph.indptr, graph.indices),
+        ranking.QueriedLinks(graph.indptr, graph.indices, known),
+        ranking.QueriedLinks(*known),
+    ]
+    settings = {"group_N": group, "block_rows": 5}
+    alone = [
+        link_retrieval(embedding, indptr, indices, ignore=ignore, **settings)
+        for indptr, indices, ignore in splits
+    ]
+    scored = Counter()
+    in_group = ranking.embedding_scores(embedding, "euclidean")
+
+    class Counted:
+        def __init__(self, node_G):
+            self.node_G = node_G
+            self.scores = in_group(node_G)
+            self.num_candidates = len(node_G)
+            self.device, self.dtype = self.scores.device, self.scores.dtype
+
+        def block(self, first, end):
+            scored.update(self.node_G[first:end].tolist())
+            return self.scores.block(first, end)
+
+    together = ranking.rank_splits(Counted, splits, **settings)
+    for one, other in zip(alone, together, strict=True):
+        for name in vars(one):
+            assert np.array_equal(getattr(one, name), getattr(other, name)), name
+    assert set(scored.values()) == {1 if is_kept else 2}
 
 
 def test_memory_stays_within_some_blocks(monkeypatch):

@@ -17,6 +17,7 @@ from raybio.methods.sppt.rivals import (
     DIGITS,
     NUM_NEAREST,
     RELATED,
+    NgramVectors,
     Rival,
     _evidence,
     limits,
@@ -27,7 +28,9 @@ from raybio.methods.sppt.rivals import (
     relatives,
     token_shares,
 )
+from raybio.training.collective import SingleProcess
 from tests.methods.sppt.embedding_links import link_retrieval
+from tests.ops.threads import in_threads
 
 SEQUENCES = [
     "MKVLA",
@@ -73,7 +76,9 @@ def queries(graph: Graph):
 
 
 def rival_of(name: str, queries, graph: Graph) -> Rival:
-    rivals = link_rivals(queries, graph, Letters(), "3-mers", 3, composition=True)
+    rivals = link_rivals(
+        queries, graph, Letters(), "3-mers", 3, composition=True, collective=SingleProcess()
+    )
     return next(rival for rival in rivals if rival.name == name)
 
 
@@ -274,7 +279,9 @@ def test_too_many_pairs_leave_links_or_rivals_out_and_say_so(
         f"{num_pairs} pairs of nodes",
     ]
     monkeypatch.setattr("raybio.methods.sppt.rivals.MAX_COMPARED_PAIRS", num_pairs - 1)
-    rivals = link_rivals(queries, graph, Letters(), "3-mers", 3, composition=True)
+    rivals = link_rivals(
+        queries, graph, Letters(), "3-mers", 3, composition=True, collective=SingleProcess()
+    )
     assert [rival.name for rival in rivals] == ["degree", "common neighbors", "3-mers"]
     (remark,) = limits(queries, graph, composition=True)
     assert remark.startswith("no look-up or composition: they would compare more than ")
@@ -404,7 +411,9 @@ def planted(shuffled: bool) -> float:
             return token_T, np.arange(len(row_R) + 1) * 60, np.zeros(len(token_T), bool)
 
     queries = draw_link_queries(graph, link_E2[:200], 0)
-    rivals = link_rivals(queries, graph, Texts(), "3-mers", 3, composition=True)
+    rivals = link_rivals(
+        queries, graph, Texts(), "3-mers", 3, composition=True, collective=SingleProcess()
+    )
     composition = next(rival for rival in rivals if rival.name == "composition")
     device = torch.device("cpu")
     found = rank_by_rival(composition, queries, block_rows=64, device=device, collective=None)
@@ -421,10 +430,37 @@ def test_relatives_of_other_groups_count_where_pairs_are_few(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tfidf = ngram_tfidf(Letters(), np.arange(len(SEQUENCES)), 3)
-    assert relatives(tfidf, GROUPS, EVERY)[0, 10] == pytest.approx(1.0)
+    assert relatives(tfidf, GROUPS, EVERY, SingleProcess())[0, 10] == pytest.approx(1.0)
     monkeypatch.setattr("raybio.methods.sppt.rivals.MAX_PAIRS_ACROSS_GROUPS", 143)
-    own = relatives(tfidf, GROUPS, EVERY)
+    own = relatives(tfidf, GROUPS, EVERY, SingleProcess())
     assert own[0, 10] == 0 and own[0, 1] >= RELATED and own[5, 5] == 1
+
+
+@pytest.mark.parametrize("world", [2, 5, 40])
+@pytest.mark.parametrize("max_pairs", [143, 144])
+def test_workers_divide_the_search_for_relatives(
+    monkeypatch: pytest.MonkeyPatch, world: int, max_pairs: int
+) -> None:
+    """With 144 pairs nodes are compared with those of all groups."""
+    monkeypatch.setattr("raybio.methods.sppt.rivals.MAX_PAIRS_ACROSS_GROUPS", max_pairs)
+    tfidf = ngram_tfidf(Letters(), EVERY, 3)
+    alone = relatives(tfidf, GROUPS, EVERY, SingleProcess())
+    read_rows = []
+    read = NgramVectors.__getitem__
+
+    def counted(vectors: NgramVectors, row_R: np.ndarray) -> sp.csr_matrix:
+        read_rows.append(len(row_R))
+        return read(vectors, row_R)
+
+    monkeypatch.setattr(NgramVectors, "__getitem__", counted)
+    results = in_threads(world, lambda collective: relatives(tfidf, GROUPS, EVERY, collective))
+    for result in results:
+        for name in ("indptr", "indices", "data"):
+            assert np.array_equal(getattr(result, name), getattr(alone, name)), name
+    if max_pairs == 144:
+        # Each row is compared by one worker, and each of at most twelve has candidates to read.
+        num_searching = min(world, len(EVERY))
+        assert sum(read_rows) == len(EVERY) + num_searching * len(EVERY)
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4])

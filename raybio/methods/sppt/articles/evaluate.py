@@ -85,7 +85,7 @@ class ArticleLinkEvaluator(LinkEvaluator):
     ) -> Iterator[tuple[Stage, ModelScores]]:
         """Score the stages without training, and random vectors and rivals on samples, too."""
         device = device_of(model)
-        rivals = self._rivals_of_samples()
+        rivals = self._rivals_of_samples(collective)
         for stage, scores in super().untrained(model, collective):
             if stage == "random" and self.evaluation.test_graphs:
                 vector_ND = random_vectors(self.linked.num_rows, SAMPLES_SEED)
@@ -97,7 +97,7 @@ class ArticleLinkEvaluator(LinkEvaluator):
                 scores = self._with_samples(scores, by_words, 0, device, collective)
             yield stage, scores
 
-    def _rivals_of_samples(self) -> dict[str, Rival]:
+    def _rivals_of_samples(self, collective: Collective) -> dict[str, Rival]:
         """Return the rivals of samples by name, without look-up: it compares all pairs of texts."""
         if not (self.evaluation.test_graphs and self.evaluation.rivals):
             return {}
@@ -109,6 +109,7 @@ class ArticleLinkEvaluator(LinkEvaluator):
             self.content,
             self.content_ngram,
             composition=self.composition,
+            collective=collective,
         )
         rival_by_name: dict[str, Rival] = {}
         while self.content not in rival_by_name:
