@@ -8,13 +8,15 @@ file is written. Damage of the disk under an unchanged state is found only by re
 
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from raybio.core.cache import VARIABLE, cache_folder
 from raybio.core.digest import sha256_of
 from raybio.core.errors import RaybioError, RecordError
+from raybio.core.files import locked
 from raybio.core.records import read_record, write_record
 
 _log = logging.getLogger(__name__)
@@ -61,13 +63,16 @@ def first_damage(
         state = file_state(path, error)
         if not again and verification.covers(name, state):
             continue
-        sha256 = sha256_of(path, error)
-        if sha256 != wanted:
-            verification.remove(name)
-            return Damage(name, sha256)
-        # If a file changes while it is read, its sha256 belongs to no known state.
-        if file_state(path, error) == state:
-            verification.add(name, state)
+        with verification.lock():
+            if not again and verification.covers(name, state):
+                continue
+            sha256 = sha256_of(path, error)
+            if sha256 != wanted:
+                verification.remove(name)
+                return Damage(name, sha256)
+            # If a file changes while it is read, its sha256 belongs to no known state.
+            if file_state(path, error) == state:
+                verification.add(name, state)
     return None
 
 
@@ -119,6 +124,20 @@ class Verification:
     def covers(self, name: str, state: FileState) -> bool:
         """Return whether a file was verified in this state."""
         return self._state_by_name.get(name) == state
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Wait until no other process reads a file of the folder; then know what it has found.
+
+        Without it, all runs that start on a node would read a large store at once.
+        """
+        with ExitStack() as stack:
+            # A cache that cannot be written has no record; ``add`` says so.
+            with suppress(OSError):
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(locked(self.path.with_suffix(".lock")))
+                self._state_by_name = self._read()
+            yield
 
     def add(self, name: str, state: FileState) -> None:
         """Record that a file is verified."""

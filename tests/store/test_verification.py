@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -62,7 +63,7 @@ def advance_time(path: Path) -> None:
 
 def forget_change(cache: Path, changed: Path) -> None:
     """Let the record hold the state of a file as it is now: the disk has changed it unseen."""
-    (path,) = cache.iterdir()
+    (path,) = cache.glob("*.json")
     record = read_record(path, "verified files")
     status = changed.stat()
     record["files"][changed.name] = [
@@ -146,7 +147,7 @@ def test_damage_that_leaves_no_trace_is_found_by_reading_everything_and_by_later
 def test_a_record_that_cannot_be_read_counts_as_none(store, cache, read_files, content):
     names = list(store.manifest["files"])
     read_files(store.path)
-    (path,) = cache.iterdir()
+    (path,) = cache.glob("*.json")
     path.write_text(content)
     assert read_files(store.path) == names
     assert read_files(store.path) == []
@@ -177,5 +178,30 @@ def test_processes_that_verify_a_store_at_once_leave_a_whole_record(store, cache
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [0, 0, 0, 0]
-    assert [path.suffix for path in cache.iterdir()] == [".json"]
+    assert sorted(path.suffix for path in cache.iterdir()) == [".json", ".lock"]
     assert read_files(store.path) == []
+
+
+def test_starts_at_one_time_read_each_file_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    is_read_twice = threading.Event()
+    other = threading.Thread(target=open_store, args=(store.path,), kwargs={"verify": True})
+    really_read = verification.sha256_of
+
+    def sha256_of(path: Path, error: type[RaybioError]) -> str:
+        read.append(path.name)
+        if len(read) == 1:
+            other.start()
+            # The other start comes so far if nothing holds it back.
+            is_read_twice.wait(timeout=1)
+        elif path.name == read[0]:
+            is_read_twice.set()
+        return really_read(path, error)
+
+    monkeypatch.setattr(verification, "sha256_of", sha256_of)
+    open_store(store.path, verify=True)
+    other.join()
+    assert sorted(read) == sorted(set(read))
+    assert not is_read_twice.is_set()
