@@ -1,6 +1,7 @@
 """The commands ``raybio prepare download SOURCE``: public data, from their sites or a mirror."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +27,10 @@ Out = Annotated[Path, typer.Option(help="folder of the files")]
 Url = Annotated[
     str, typer.Option(help="a mirror: replaces https://HOST of the addresses, keeps their paths")
 ]
+
+
+SECONDS_BETWEEN_LINES = 30.0
+"""Smallest time between two lines about one file: the largest take hours."""
 
 
 @downloads.command()
@@ -187,7 +192,24 @@ def _fetch(files: Sequence[RemoteFile], out: Path) -> list[Path]:
         size = size_by_path[path]
         print(f"{num_done:,}/{num_files:,} {path}" + (f" ({size_text(size)})" if size else ""))
 
-    return download_files(RetryingHttp(), files, out, show)
+    return download_files(RetryingHttp(progress=_BytesShown()), files, out, show)
+
+
+class _BytesShown:
+    """Prints how much of a file is here, at most once in ``SECONDS_BETWEEN_LINES``."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._shown = clock()
+
+    def __call__(self, part: Path, num_here: int, num_all: int | None) -> None:
+        """Show the bytes that are in ``part``, of all bytes of the file."""
+        now = self._clock()
+        if now - self._shown < SECONDS_BETWEEN_LINES:
+            return
+        self._shown = now
+        whole = f" of {size_text(num_all)}" if num_all is not None else ""
+        print(f"    {part.stem}: {size_text(num_here)}{whole}", flush=True)
 
 
 def _show_next(command: str) -> None:

@@ -43,6 +43,8 @@ class RetryingHttp:
         sleep: waits for a number of seconds before a retry.
         timeout_seconds: maximum silence of the server.
         num_tries: tries of each request, counted from the last byte that arrived.
+        progress: called during a download with the part, the bytes that are in it, and the bytes of
+            the whole file (None: the server does not announce them).
     """
 
     def __init__(
@@ -51,8 +53,10 @@ class RetryingHttp:
         sleep: Callable[[float], None] = time.sleep,
         timeout_seconds: float = 60.0,
         num_tries: int = 6,
+        progress: Callable[[Path, int, int | None], None] = lambda part, num_here, num_all: None,
     ) -> None:
         """Make no request yet."""
+        self._progress = progress
         self._sleep = sleep
         self._timeout_seconds = timeout_seconds
         self._num_tries = num_tries
@@ -150,9 +154,27 @@ class RetryingHttp:
             num_wanted = _length(response)
             if num_wanted is not None:
                 check_space(part.parent, num_wanted, shutil.disk_usage(part.parent).free)
-            num_here = _write_body(response, part, url, begins_at, num_wanted)
+            num_here = self._write_body(response, part, url, begins_at, num_wanted)
         if num_wanted is not None and num_here < begins_at + num_wanted:
             raise _RetryError(f"the connection was cut after {num_here:,} bytes")
+
+    def _write_body(
+        self, response: Any, part: Path, url: str, begins_at: int, num_wanted: int | None
+    ) -> int:
+        """Append the bytes of a response to ``part``; return its length."""
+        if begins_at == 0 and _validator(response):
+            validator_path(part).write_text(_validator(response), encoding="utf-8")
+        num_all = None if num_wanted is None else begins_at + num_wanted
+        with part.open("ab" if begins_at else "wb") as file:
+            while block := _read(response, BLOCK_BYTES):
+                file.write(block)
+                if num_wanted is None and file.tell() > MAX_FILE_BYTES:
+                    raise DataError(
+                        f"{url}: is longer than {MAX_FILE_BYTES:,} bytes, and the server does not "
+                        "say how long; that is refused"
+                    )
+                self._progress(part, file.tell(), num_all)
+            return file.tell()
 
     def _open(self, url: str, headers: dict[str, str], method: str = "GET") -> Any:
         """Return the response.
@@ -269,21 +291,6 @@ def _first_byte(response: Any, part: Path, num_here: int, validator: str) -> int
         part.unlink(missing_ok=True)
         raise _RetryError("the server sent another range or file than requested")
     return num_here
-
-
-def _write_body(response: Any, part: Path, url: str, begins_at: int, num_wanted: int | None) -> int:
-    """Append the bytes of a response to ``part``; return its length."""
-    if begins_at == 0 and _validator(response):
-        validator_path(part).write_text(_validator(response), encoding="utf-8")
-    with part.open("ab" if begins_at else "wb") as file:
-        while block := _read(response, BLOCK_BYTES):
-            file.write(block)
-            if num_wanted is None and file.tell() > MAX_FILE_BYTES:
-                raise DataError(
-                    f"{url}: is longer than {MAX_FILE_BYTES:,} bytes, and the server does not say "
-                    "how long; that is refused"
-                )
-        return file.tell()
 
 
 def _read_validator(part: Path) -> str:

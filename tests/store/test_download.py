@@ -3,9 +3,11 @@ import hashlib
 import threading
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
+from raybio.cli.download import _BytesShown
 from raybio.core.errors import DataError
 from raybio.store import retrying_http
 from raybio.store.download import RemoteFile, download_files
@@ -169,6 +171,30 @@ def test_a_connection_cut_in_the_middle_is_taken_up_again(mirror, tmp_path, has_
     assert mirror.requests_for(FIRST) == expected
     # Tries are counted, and waits grow, from the last byte that arrived.
     assert naps == [1.0, 1.0]
+
+
+def test_the_bytes_of_a_file_are_told_while_they_come(mirror, tmp_path):
+    part = tmp_path / "file.part"
+    told = []
+    http = RetryingHttp(sleep=Naps(), progress=lambda *bytes_here: told.append(bytes_here))
+    mirror.faults[FIRST] = [100_000]
+    http.download(pubmed_files(http, mirror.url, last=1)[0].url, part, is_checked=True)
+    assert {path for path, _, _ in told} == {part}
+    assert {num_all for _, _, num_all in told} == {len(CONTENT[FIRST])}
+    num_here = [num for _, num, _ in told]
+    assert num_here[0] == 100_000
+    assert num_here[-1] == len(CONTENT[FIRST])
+    assert num_here == sorted(num_here)
+
+
+def test_the_bytes_of_a_file_are_shown_now_and_then(capsys):
+    now = [0.0]
+    show = _BytesShown(clock=lambda: now[0])
+    for now[0], num_here in ((0.5, 1_000), (31.0, 2_000_000_000), (40.0, 3_000_000_000)):
+        show(Path("links.gz.part"), num_here, 138_000_000_000)
+    now[0] = 70.0
+    show(Path("links.gz.part"), 4_000_000_000, None)
+    assert capsys.readouterr().out == "    links.gz: 2 GB of 138 GB\n    links.gz: 4 GB\n"
 
 
 @pytest.mark.parametrize("has_ranges", [True, False])
