@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from raybio.core.config import changed_settings
 from raybio.core.errors import RaybioError
@@ -89,18 +90,19 @@ def describe_sweep_time(trial: RunSpec, num_trials: int, runs: Path) -> str:
         num_trials: trials of the sweep, including those that repeat the best settings.
         runs: folder of runs in which a similar one is searched.
     """
-    cost = _similar(trial, Placement(None, None), _finished_runs(runs))
-    if cost is None:
+    similar = _similar(trial, Placement(None, None), _finished_runs(runs))
+    if similar is None:
         return (
             f"no finished run in {runs} is similar to a trial (method, store, settings of encoder, "
             "input, plan and evaluations), so the time is unknown; look at what the first trial "
             "says"
         )
+    cost = similar.cost
     seconds = cost.seconds_of(trial.config.schedule.max_steps)
     hours = hours_in_words(num_trials * seconds * cost.workers / 3600, cost.device)
     return (
         f"a trial takes about {in_words(seconds)}, {count_of(num_trials, 'trial')} {hours}, at the "
-        f"rate of {cost.name} ({cost.device})"
+        f"rate of {similar.in_words}"
     )
 
 
@@ -111,22 +113,23 @@ def _describe_time(
     measured_by_folder: dict[Path, list[RunFolder]] = {}
     seconds = 0.0
     hours_by_device: dict[str, float] = defaultdict(float)
-    origins: dict[str, RunCost] = {}
+    origins: dict[str, str] = {}
     unknown = []
     for spec, placement in zip(unfinished, plan.placements, strict=True):
         if spec.runs not in measured_by_folder:
             measured_by_folder[spec.runs] = _finished_runs(spec.runs)
-        cost = _similar(spec, placement, measured_by_folder[spec.runs])
-        if cost is None:
+        similar = _similar(spec, placement, measured_by_folder[spec.runs])
+        if similar is None:
             unknown.append(spec.name)
             continue
-        origins[cost.name] = cost
+        cost = similar.cost
+        origins[cost.name] = similar.in_words
         run_seconds = cost.seconds_of(left_by_name[spec.name])
         seconds += run_seconds
         hours_by_device[cost.device] += run_seconds * cost.workers / 3600
     lines = []
     if origins:
-        names = ", ".join(f"{name} ({cost.device})" for name, cost in origins.items())
+        names = ", ".join(origins.values())
         num_known = len(unfinished) - len(unknown)
         whole = in_words(seconds / min(plan.num_at_a_time, num_known))
         hours = " and ".join(hours_in_words(each, name) for name, each in hours_by_device.items())
@@ -169,8 +172,29 @@ def _finished_runs(runs: Path) -> list[RunFolder]:
     return folders
 
 
-def _similar(spec: RunSpec, placement: Placement, finished: Sequence[RunFolder]) -> RunCost | None:
-    """Return the cost of the finished run with the most similar settings; None if none is similar.
+class _Similar(NamedTuple):
+    """The cost of a finished run that resembles one to come.
+
+    Attributes:
+        cost: its cost.
+        is_evaluated_alike: its evaluations have the same settings, so they take as long.
+    """
+
+    cost: RunCost
+    is_evaluated_alike: bool
+
+    @property
+    def in_words(self) -> str:
+        """Name of the run, its device, and what may make its time another one."""
+        difference = "" if self.is_evaluated_alike else ", whose evaluation has other settings"
+        return f"{self.cost.name} ({self.cost.device}){difference}"
+
+
+def _similar(spec: RunSpec, placement: Placement, finished: Sequence[RunFolder]) -> _Similar | None:
+    """Return the finished run with the most similar settings; None if none is similar.
+
+    One whose evaluation has the same settings is preferred: evaluations may take longer than
+    training.
 
     Args:
         spec: the run.
@@ -178,8 +202,8 @@ def _similar(spec: RunSpec, placement: Placement, finished: Sequence[RunFolder])
         finished: folders of finished runs.
     """
     digest = open_store(spec.store, METHODS[spec.method].store).digest
-    best: RunCost | None = None
-    fewest = None
+    best: _Similar | None = None
+    fewest: tuple[bool, int] | None = None
     for folder in finished:
         try:
             identity = folder.read_identity() or {}
@@ -197,12 +221,18 @@ def _similar(spec: RunSpec, placement: Placement, finished: Sequence[RunFolder])
         threads = {placement.threads, cost.threads} - {None}
         if cost.device != GPU and len(threads) > 1:
             continue
-        if fewest is None or len(changed) < fewest:
-            best = cost
-            fewest = len(changed)
+        is_evaluated_alike = not any(_is_within(path, "evaluation") for path in changed)
+        difference = (not is_evaluated_alike, len(changed))
+        if fewest is None or difference < fewest:
+            best = _Similar(cost, is_evaluated_alike)
+            fewest = difference
     return best
 
 
 def _keeps_time(path: str) -> bool:
     """Return whether a setting hardly affects the time of a step."""
-    return any(path == free or path.startswith(f"{free}.") for free in _NOT_OF_A_STEP)
+    return any(_is_within(path, free) for free in _NOT_OF_A_STEP)
+
+
+def _is_within(path: str, section: str) -> bool:
+    return path == section or path.startswith(f"{section}.")

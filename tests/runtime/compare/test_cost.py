@@ -142,6 +142,11 @@ def test_a_plan_lists_runs_and_their_time_by_the_most_similar_finished_run(
     finish(replace(spec, config=often, name="often"), training=1800)
     assert "is similar to 12 of them" in plan_of([(spec, variations)])[14]
     # Half as many steps and other seeds and rates do. The final evaluation takes as long.
+    fewer = override_all(short, {"evaluation.num_nodes_per_group_at_the_end": 3, "seed": 0})
+    finish(replace(spec, config=fewer, name="fewer"), training=1200, final=60)
+    *_, time = plan_of([(spec, variations)])
+    assert time.endswith("at the rate of fewer (cpu), whose evaluation has other settings")
+    # It is the more similar one otherwise, but says less about the time of evaluations.
     finish(replace(spec, config=short, name="short"), training=1200, final=1200)
     *_, time = plan_of([(spec, variations)])
     assert time == (
