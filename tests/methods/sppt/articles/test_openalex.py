@@ -3,6 +3,7 @@
 import gzip
 import json
 import random
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -217,3 +218,18 @@ def test_the_command_reads_patterns_and_refuses_a_language_without_openalex(tmp_
             ["articles", "--cane", str(tmp_path), "--language", "en", "--out", str(tmp_path / "x")],
             catch_exceptions=False,
         )
+
+
+def test_works_that_are_not_kept_take_little_memory():
+    num_works = 200_000
+    number = np.random.default_rng(0).permutation(num_works)
+    is_kept = bytearray(num_works)
+    is_kept[5] = is_kept[9] = 1
+    tracemalloc.start()
+    distinct, row = openalex._newest(number, is_kept)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert distinct.tolist() == sorted([number[5], number[9]])
+    assert row.tolist() == np.argsort([number[5], number[9]]).tolist()
+    # Next to 9 bytes of each work's number and flag.
+    assert peak < 21 * num_works
