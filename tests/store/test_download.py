@@ -173,15 +173,15 @@ def test_a_connection_cut_in_the_middle_is_taken_up_again(mirror, tmp_path, has_
     assert naps == [1.0, 1.0]
 
 
-def test_the_bytes_of_a_file_are_told_while_they_come(mirror, tmp_path):
+def test_the_bytes_of_a_file_are_reported_while_they_come(mirror, tmp_path):
     part = tmp_path / "file.part"
-    told = []
-    http = RetryingHttp(sleep=Naps(), progress=lambda *bytes_here: told.append(bytes_here))
+    seen = []
+    http = RetryingHttp(sleep=Naps(), progress=lambda *bytes_here: seen.append(bytes_here))
     mirror.faults[FIRST] = [100_000]
     http.download(pubmed_files(http, mirror.url, last=1)[0].url, part, is_checked=True)
-    assert {path for path, _, _ in told} == {part}
-    assert {num_all for _, _, num_all in told} == {len(CONTENT[FIRST])}
-    num_here = [num for _, num, _ in told]
+    assert {path for path, _, _ in seen} == {part}
+    assert {num_all for _, _, num_all in seen} == {len(CONTENT[FIRST])}
+    num_here = [num for _, num, _ in seen]
     assert num_here[0] == 100_000
     assert num_here[-1] == len(CONTENT[FIRST])
     assert num_here == sorted(num_here)
