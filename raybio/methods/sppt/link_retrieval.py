@@ -8,6 +8,7 @@ Shape letters: N nodes, D embedding width, A anchors (nodes with a link), P dire
 K cut-offs or counted scores, B anchors of a block, U distinct scores of links.
 """
 
+import heapq
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -31,6 +32,7 @@ from raybio.ops.rank_counts import (
 )
 from raybio.ops.scores import Metric, check_finite, entries_at_once, row_blocks, scorer
 from raybio.ops.segments import expand
+from raybio.training.collective import SingleProcess
 
 _KEPT_ENTRIES = 1 << 27
 """Maximum number of scores of a group that are kept between its two passes."""
@@ -137,6 +139,18 @@ class LinkRetrieval:
         return {k: float(recall) for k, recall in zip(CUTOFFS, recall_K, strict=True)}
 
 
+_NOTHING = LinkRetrieval(
+    anchor_A=np.zeros(0, np.int64),
+    group_A=np.zeros(0, np.int64),
+    num_links_A=np.zeros(0, np.int64),
+    lrap_A=np.zeros(0),
+    ndcg_A=np.zeros(0),
+    reciprocal_rank_A=np.zeros(0),
+    average_precision_A=np.zeros(0),
+    hits_AK=np.zeros((0, len(CUTOFFS))),
+)
+
+
 def embedding_scores(
     embedding_ND: Tensor, metric: Metric, score_dtype: torch.dtype = torch.float64
 ) -> "InGroup":
@@ -216,8 +230,9 @@ def rank_splits(
         splits: links of the same N nodes.
         group_N: (N,) group of each node; None: all nodes are one group.
         block_rows: maximum number of anchors that are scored at once.
-        collective: divides the rows over workers. Every worker returns the whole result. Workers
-            exchange only sums with zeros, so nothing is rounded.
+        collective: workers, which divide the groups, and the rows of a group that is larger than a
+            worker's share of all pairs. Every worker returns the whole result. Workers exchange
+            results and sums with zeros, so nothing is rounded.
 
     Raises:
         ValueError: for arrays that do not fit together, or if a split has no link.
@@ -233,12 +248,19 @@ def rank_splits(
     node_by_position = np.argsort(group, kind="stable")
     position_N = np.empty(num_nodes, dtype=np.int64)
     position_N[node_by_position] = np.arange(num_nodes)
-    parts: list[list[LinkRetrieval]] = [[] for _ in splits]
-    for first, end in _group_ranges(group[node_by_position]):
+    collective = collective or SingleProcess()
+    ranges = _group_ranges(group[node_by_position])
+    owners = _owners([end - first for first, end in ranges], collective.world)
+    # Parts of groups that all workers rank, and of those that this worker ranks.
+    shared: list[list[LinkRetrieval]] = [[] for _ in splits]
+    own: list[list[LinkRetrieval]] = [[] for _ in splits]
+    for (first, end), owner in zip(ranges, owners, strict=True):
+        if owner not in (None, collective.rank):
+            continue
         node_G = node_by_position[first:end]
         with_links = []
         parts_with_links = []
-        for split, parts_of_split in zip(splits, parts, strict=True):
+        for split, parts in zip(splits, shared if owner is None else own, strict=True):
             ignored = None
             pairs = group_pairs(split.indptr, split.indices, node_G, position_N, first)
             if split.ignore is not None:
@@ -246,14 +268,57 @@ def rank_splits(
                 pairs = _without(pairs, ignored, num_nodes)
             if len(pairs[0]):
                 with_links.append(_GroupLinks(*pairs, ignored))
-                parts_with_links.append(parts_of_split)
+                parts_with_links.append(parts)
         if not with_links:
             continue
-        ranking = GroupRanking(in_group(node_G), block_rows, collective)
+        workers = collective if owner is None else SingleProcess()
+        ranking = GroupRanking(in_group(node_G), block_rows, workers)
         retrievals = rank_group(ranking, with_links, node_G, int(group[node_G[0]]))
-        for parts_of_split, retrieval in zip(parts_with_links, retrievals, strict=True):
-            parts_of_split.append(retrieval)
-    return [LinkRetrieval.concatenate(parts_of_split) for parts_of_split in parts]
+        for parts, retrieval in zip(parts_with_links, retrievals, strict=True):
+            parts.append(retrieval)
+    return [
+        _joined(shared_parts, own_parts, collective)
+        for shared_parts, own_parts in zip(shared, own, strict=True)
+    ]
+
+
+def _owners(sizes: Sequence[int], world: int) -> list[int | None]:
+    """Return the worker that ranks each group; None: its rows are divided over all workers.
+
+    Groups are dealt by number of pairs, the largest first, each to the worker with the fewest.
+    """
+    num_pairs = [size * size for size in sizes]
+    largest = sum(num_pairs) / world
+    owners: list[int | None] = [None] * len(sizes)
+    load_by_worker = [(0, worker) for worker in range(world)]
+    for index in sorted(range(len(sizes)), key=lambda index: -num_pairs[index]):
+        if num_pairs[index] < largest:
+            load, worker = heapq.heappop(load_by_worker)
+            owners[index] = worker
+            heapq.heappush(load_by_worker, (load + num_pairs[index], worker))
+    return owners
+
+
+def _joined(
+    shared: Sequence[LinkRetrieval], own: Sequence[LinkRetrieval], collective: Collective
+) -> LinkRetrieval:
+    """Return one retrieval in order of groups.
+
+    Args:
+        shared: parts that every worker has.
+        own: parts that only this worker has.
+        collective: workers.
+    """
+    gathered = []
+    for field in fields(LinkRetrieval):
+        # A worker may have no part.
+        own_A = [getattr(part, field.name) for part in (_NOTHING, *own)]
+        local_A = torch.from_numpy(np.concatenate(own_A))
+        gathered.append(collective.all_gather(local_A).row_MD.numpy())
+    parts = [*shared, LinkRetrieval(*gathered)] if len(gathered[0]) else shared
+    joined = LinkRetrieval.concatenate(parts)
+    order_A = np.argsort(joined.group_A, kind="stable")
+    return LinkRetrieval(*(getattr(joined, field.name)[order_A] for field in fields(joined)))
 
 
 class CandidateScores(Protocol):
@@ -290,12 +355,12 @@ class GroupRanking:
     Attributes:
         candidates: scores of the candidates.
         block_rows: maximum number of anchors that are scored at once.
-        collective: workers that divide the rows; None: this process scores all.
+        collective: workers that divide the rows.
     """
 
     candidates: CandidateScores
     block_rows: int
-    collective: Collective | None
+    collective: Collective
 
     def blocks(self) -> Iterator["_Block"]:
         """Yield this worker's blocks."""
@@ -304,10 +369,6 @@ class GroupRanking:
             size, size, self.block_rows, self.collective, self.candidates.device
         ):
             yield _Block(start, end, self.candidates.block(start, end))
-
-    def sum(self, tensor: Tensor) -> Tensor:
-        """Return the sum over workers."""
-        return tensor if self.collective is None else self.collective.all_sum(tensor)
 
 
 class _Block(NamedTuple):
@@ -382,7 +443,7 @@ def rank_group(
             links, row_P, column_P = split.of(block)
             link_P[links] = block.score_BN[row_P, column_P].double()
     counts = [
-        _PairCounts(split, ranking.sum(link_P).cpu().numpy(), ranking.candidates)
+        _PairCounts(split, ranking.collective.all_sum(link_P).cpu().numpy(), ranking.candidates)
         for split, link_P in zip(splits, link_scores, strict=True)
     ]
     for block in kept_blocks or ranking.blocks():
@@ -436,11 +497,11 @@ class _PairCounts:
         precision_A = average_precision_contributions(
             self._anchor_P,
             self._threshold_P,
-            ranking.sum(self._num_pairs_U).cpu().numpy(),
-            ranking.sum(self._num_pairs_AK).cpu().numpy(),
+            ranking.collective.all_sum(self._num_pairs_U).cpu().numpy(),
+            ranking.collective.all_sum(self._num_pairs_AK).cpu().numpy(),
             self._index_K,
         )
-        rank_3P = ranking.sum(self._rank_3P).cpu().numpy()
+        rank_3P = ranking.collective.all_sum(self._rank_3P).cpu().numpy()
         return _LinkRanks(self._split.row_P, self._score_P, *rank_3P), precision_A
 
 

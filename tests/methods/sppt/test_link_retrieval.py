@@ -1,4 +1,5 @@
 from collections import Counter
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -304,6 +305,52 @@ def test_rows_divided_over_workers_give_exactly_the_result_of_one(monkeypatch, w
     for result in results:
         for name in vars(alone):
             assert np.array_equal(getattr(result, name), getattr(alone, name)), name
+
+
+@pytest.mark.parametrize("world", [1, 2, 7])
+def test_small_groups_are_dealt_to_workers_and_large_ones_are_divided(world):
+    sizes = np.random.default_rng(0).integers(1, 50, 300).tolist()
+    owners = ranking._owners(sizes, world)
+    load = np.bincount(owners, np.square(sizes), minlength=world)
+    assert load.sum() == np.square(sizes).sum()
+    assert load.max() - load.min() <= max(sizes) ** 2
+    if world > 1:
+        assert ranking._owners([*sizes, 2000], world) == [*owners, None]
+
+
+def exchanges_for(num_groups):
+    """Return how often three workers exchange tensors to rank the links of a graph."""
+    exchanges = Counter()
+    graph, group = problem(num=200, num_groups=num_groups, num_links=4000)
+    embedding = torch.from_numpy(embeddings("normal", num=200))
+
+    def counted(name, exchange):
+        def call(*arguments):
+            exchanges[name] += 1
+            return exchange(*arguments)
+
+        return call
+
+    def rank(collective=None):
+        if collective is not None:
+            for name in ("all_sum", "all_gather"):
+                setattr(collective, name, counted(name, getattr(collective, name)))
+        return link_retrieval(
+            embedding, graph.indptr, graph.indices, group_N=group, collective=collective
+        )
+
+    alone = rank()
+    for result in in_threads(3, rank):
+        assert np.array_equal(result.lrap_A, alone.lrap_A)
+    return exchanges
+
+
+def test_the_number_of_exchanges_does_not_grow_with_that_of_groups():
+    assert (
+        exchanges_for(10)
+        == exchanges_for(40)
+        == {"all_gather": 3 * len(fields(ranking.LinkRetrieval))}
+    )
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
