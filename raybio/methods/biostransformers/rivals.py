@@ -8,8 +8,8 @@
 
 Equal scores are ranked in random order.
 
-Shape letters: Q texts, C terms, R training articles, B texts of a block, V words, E (article, term)
-entries.
+Shape letters: Q texts, C terms, R training articles, K nearest training articles, B texts of a
+block, V words, E (article, term) entries.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,6 +22,8 @@ from raybio.core.interfaces import Collective
 from raybio.evaluation.lexical import BASELINES, tfidf_scores, with_random_ties
 from raybio.methods.biostransformers.term_retrieval import TermQueries, rank_terms
 from raybio.ops.retrieval import Retrieval, Scores, retrieve
+from raybio.ops.scores import row_blocks
+from raybio.training.collective import SingleProcess
 
 FREQUENT = "frequent terms"
 
@@ -87,35 +89,47 @@ def retrieve_by_nearest(
         block_rows: queries that are scored at once.
         collective: workers that divide the queries.
     """
-    score_QC = nearest_scores(texts, training_texts, term_RC)
+    score_QC = nearest_scores(texts, training_texts, term_RC, collective)
     text_scores = with_random_ties(_of_matrix(score_QC))
     term_scores = with_random_ties(_of_matrix(score_QC.T.tocsr()))
     return rank_terms(queries, text_scores, term_scores, block_rows, collective)
 
 
 def nearest_scores(
-    texts: Sequence[str], training_texts: Sequence[str], term_RC: sparse.csr_matrix
+    texts: Sequence[str],
+    training_texts: Sequence[str],
+    term_RC: sparse.csr_matrix,
+    collective: Collective | None = None,
 ) -> sparse.csr_matrix:
-    """Return the scores (Q, C) of ``retrieve_by_nearest``.
+    """Return the scores (Q, C) of ``retrieve_by_nearest``, whose arguments these are.
 
     The similarity is the cosine of TF-IDF vectors, with the idf of the training texts. Equally near
     training texts are taken in their order.
     """
+    collective = collective or SingleProcess()
     scores = tfidf_scores(texts, training_texts)
-    block_rows = max(1, SIMILARITIES_PER_BLOCK // max(1, len(training_texts)))
-    num_nearest = min(NUM_NEAREST, len(training_texts))
-    blocks = []
-    for first in range(0, len(texts), block_rows):
-        similarity_BR = scores.block(first, min(first + block_rows, len(texts))).numpy()
+    num_texts, num_training = len(texts), len(training_texts)
+    block_rows = max(1, SIMILARITIES_PER_BLOCK // max(1, num_training))
+    num_nearest = min(NUM_NEAREST, num_training)
+    near = [np.zeros((0, num_nearest), np.int64)]
+    value = [np.zeros((0, num_nearest))]
+    cpu = torch.device("cpu")
+    for first, end in row_blocks(num_texts, num_training, block_rows, collective, cpu):
+        similarity_BR = scores.block(first, end).numpy()
         # Similarities are rounded to 1e-9, so this only orders equal ones.
-        key_BR = 1e-15 * np.arange(len(training_texts)) - similarity_BR
+        key_BR = 1e-15 * np.arange(num_training) - similarity_BR
         near_BK = np.sort(np.argpartition(key_BR, num_nearest - 1, axis=1)[:, :num_nearest])
-        value_BK = np.take_along_axis(similarity_BR, near_BK, axis=1)
-        indptr = np.arange(len(near_BK) + 1) * num_nearest
-        shape = (len(near_BK), len(training_texts))
-        near_BR = sparse.csr_matrix((value_BK.ravel(), near_BK.ravel(), indptr), shape=shape)
-        blocks.append(near_BR @ term_RC)
-    return sparse.vstack(blocks, format="csr")
+        near.append(near_BK)
+        value.append(np.take_along_axis(similarity_BR, near_BK, axis=1))
+    near_QK, value_QK = (
+        collective.all_gather(torch.from_numpy(np.concatenate(blocks))).row_MD.numpy()
+        for blocks in (near, value)
+    )
+    indptr = np.arange(num_texts + 1) * num_nearest
+    near_QR = sparse.csr_matrix(
+        (value_QK.ravel(), near_QK.ravel(), indptr), shape=(num_texts, num_training)
+    )
+    return near_QR @ term_RC
 
 
 def _of_matrix(score_QC: sparse.csr_matrix) -> Scores:

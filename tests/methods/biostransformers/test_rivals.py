@@ -3,6 +3,7 @@
 import itertools
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from raybio.methods.biostransformers.store import ArticleStore
 from raybio.methods.biostransformers.term_retrieval import draw_term_queries, term_chance
 from raybio.store.writer import Draft
 from tests import oracles
+from tests.ops.threads import in_threads
 
 NAME = "biostransformers"
 TERMS = ("Heart Failure", "Humans", "Liver", "Mice")
@@ -106,6 +108,31 @@ def test_nearest_articles_give_their_terms_as_the_loop(
             bounds += best_and_worst_ranks(np.round(score[query], 9), gold[first:end])
         ranks = found[direction].rank_P.tolist()
         assert all(low <= rank <= high for rank, (low, high) in zip(ranks, bounds, strict=True))
+
+
+@pytest.mark.parametrize("world", [2, 50])
+def test_workers_divide_the_search_for_nearest_articles(
+    world: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    texts = random_texts(rng, 30)
+    training = random_texts(rng, 40)
+    term_RC = sparse.csr_matrix((rng.random((40, 6)) < 0.3).astype(float))
+    alone = nearest_scores(texts, training, term_RC).toarray()
+    num_searched = []
+    search = np.argpartition
+
+    def counted(key_BR: np.ndarray, *arguments: Any, **options: Any) -> np.ndarray:
+        num_searched.append(len(key_BR))
+        return search(key_BR, *arguments, **options)
+
+    monkeypatch.setattr(np, "argpartition", counted)
+    results = in_threads(
+        world, lambda collective: nearest_scores(texts, training, term_RC, collective)
+    )
+    for result in results:
+        assert np.array_equal(result.toarray(), alone)
+    assert sum(num_searched) == len(texts)
 
 
 def test_fewer_training_articles_than_neighbors_all_count() -> None:
