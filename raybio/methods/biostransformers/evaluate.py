@@ -153,6 +153,11 @@ class TermRetrievalEvaluator(Evaluator):
             num_sampled = len(self._sampled_queries.row_Q)
             setting = "evaluation.num_articles"
             remarks.append(chosen_on(num_sampled, num_articles, "validation articles", setting))
+        field = self.config.query_field
+        if evaluation.rivals and (
+            len(self.store.training_rows(field, MAX_TRAINING_TEXTS + 1)) > MAX_TRAINING_TEXTS
+        ):
+            remarks.append(f"{NEAREST}: of a sample of {MAX_TRAINING_TEXTS:,} training articles")
         return remarks
 
     @cached_property

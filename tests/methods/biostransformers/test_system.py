@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from raybio.core.config import override
 from raybio.core.errors import CheckpointError, ConfigError, DataError, StoreError
 from raybio.core.interfaces import Collective
+from raybio.methods.biostransformers import evaluate as evaluate_module
 from raybio.methods.biostransformers.collector import ArticleCollector
 from raybio.methods.biostransformers.config import ArticleConfig, Config, RankingConfig
 from raybio.methods.biostransformers.demo import SIMULATED_LITERATURE, LiteratureConfig
@@ -66,6 +67,19 @@ def test_the_final_evaluation_can_draw_articles_and_says_so(
     sampled = build(tiny_config(NAME, **settings), tiny_articles.path).final_evaluate.__self__
     assert sampled.details()["num_query_articles"] == 3 < num_articles
     assert sampled.remarks() == [f"3 of {num_articles} validation articles were evaluated"]
+
+
+def test_a_rival_that_searches_a_sample_says_so(
+    tiny_articles: ArticleStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluator = build(tiny_config(NAME), tiny_articles.path).final_evaluate.__self__
+    every = tiny_articles.training_rows(evaluator.config.query_field, 10**6)
+    monkeypatch.setattr(evaluate_module, "MAX_TRAINING_TEXTS", len(every))
+    assert evaluator.remarks() == []
+    monkeypatch.setattr(evaluate_module, "MAX_TRAINING_TEXTS", 3)
+    assert evaluator.remarks() == ["nearest articles: of a sample of 3 training articles"]
+    without = tiny_config(NAME, **{"evaluation.rivals": False})
+    assert build(without, tiny_articles.path).final_evaluate.__self__.remarks() == []
 
 
 def test_the_sample_that_chose_the_step_of_the_weights_is_named(

@@ -1,7 +1,7 @@
 """Evaluation of a fine-tuning run: F1 of the validation and test pairs, and the export."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from raybio.methods.mtb_mccl.mccl.config import LINEAR, Config, KnnSettings
 from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs, labeled_pairs
 from raybio.methods.mtb_mccl.mccl.objective import RelationHead
 from raybio.methods.mtb_mccl.mccl.rivals import (
+    MAX_PAIRS,
     drawn_documents,
     read_words,
     relation_rivals,
@@ -134,6 +135,17 @@ class RelationEvaluator(Evaluator):
                     details={"rivals": dict(rival.settings)},
                 ),
             )
+
+    def remarks(self) -> Sequence[str]:
+        """Return the number of documents from which rivals learn, if these are not all."""
+        train = self.labeled("train")
+        num_fitted = len(drawn_documents(train))
+        if not self.config.evaluation.rivals or num_fitted == len(train.rows):
+            return []
+        return [
+            f"rivals without training of an encoder learn from {num_fitted:,} of "
+            f"{len(train.rows):,} training documents, which have at most {MAX_PAIRS:,} pairs"
+        ]
 
     def score(self, model: Encoder, collective: Collective, stage: Stage) -> ModelScores:
         """Score the pairs of dev and test, with the kNN settings that are best on dev."""

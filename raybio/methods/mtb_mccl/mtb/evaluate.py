@@ -5,7 +5,7 @@ Entities are blanked with a fixed seed, so that names do not give a pair away. T
 retrieve in the same texts, and a hyperparameter search cannot win by making the task easier.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,6 +121,25 @@ class PairRetrievalEvaluator(Evaluator):
             chance[split] = pair_chance(retrieval)
             unit_scores[split] = pair_unit_scores(retrieval, units)
         return ModelScores(scores=scores, chance=chance, spread=spread, unit_scores=unit_scores)
+
+    def remarks(self) -> Sequence[str]:
+        """Return the number of pairs that are retrieved, if these are not all."""
+        num_pairs = self.config.evaluation.num_pairs
+        number_by_noun = {
+            "trained": len(self.plan.trained),
+            "held-out": len(self.plan.held_out),
+        }
+        parts = [
+            f"{num_pairs:,} of {number:,} {noun} pairs"
+            for noun, number in number_by_noun.items()
+            if number > num_pairs
+        ]
+        if not parts:
+            return []
+        return [
+            f"{' and '.join(parts)} were retrieved: those with the highest mutual information "
+            "(evaluation.num_pairs)"
+        ]
 
     def has_queries(self, split: str) -> bool:
         """Return whether a recurring pair of the split can be retrieved."""

@@ -142,6 +142,21 @@ def evaluator_of(store: Path, **settings: object):
     return build(tiny_config("relation_finetune", **settings), store).final_evaluate.__self__
 
 
+def test_the_final_table_says_from_how_many_documents_rivals_learn(
+    tiny_documents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluator = evaluator_of(tiny_documents.path)
+    assert evaluator.remarks() == []
+    monkeypatch.setattr(rivals.drawn_documents, "__defaults__", (1,))
+    num_documents = len(evaluator.labeled("train").rows)
+    assert evaluator.remarks() == [
+        f"rivals without training of an encoder learn from 1 of {num_documents} training "
+        "documents, which have at most 50,000 pairs"
+    ]
+    without = evaluator_of(tiny_documents.path, **{"evaluation.rivals": False})
+    assert without.remarks() == []
+
+
 def test_the_final_table_shows_rivals_of_the_same_labels(tiny_documents) -> None:
     settings = {"data.label_fraction": 0.5}
     evaluator = evaluator_of(tiny_documents.path, **settings)

@@ -215,6 +215,25 @@ def test_recurring_pairs_are_counted_once_for_the_check_the_length_and_the_batch
     assert counted == [(2, 5000), (2, 7), (3, 7)]
 
 
+def test_the_final_table_says_how_many_pairs_are_retrieved(tiny_documents) -> None:
+    def remarks(num_pairs: int) -> list[str]:
+        config = tiny_config("mtb_pretrain", **{"evaluation.num_pairs": num_pairs})
+        system = build(config, tiny_documents.path)
+        found = system.final_evaluate.__self__
+        numbers.update(trained=len(found.plan.trained), held_out=len(found.plan.held_out))
+        return list(system.final_evaluate(system.model, SingleProcess()).remarks)
+
+    numbers: dict[str, int] = {}
+    assert remarks(1000) == []
+    trained, held_out = numbers["trained"], numbers["held_out"]
+    assert held_out > 1
+    assert remarks(1) == [
+        f"1 of {trained} trained pairs and 1 of {held_out} held-out pairs were retrieved: those "
+        "with the highest mutual information (evaluation.num_pairs)"
+    ]
+    assert remarks(held_out)[0].startswith(f"{held_out} of {trained} trained pairs were retrieved")
+
+
 def test_another_form_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(ConfigError, match="relation_loss.*contrastive.*binary.*multi_center"):
         tiny_config("mtb_pretrain", **{"objective.relation_loss": "binry"})
