@@ -40,6 +40,27 @@ def test_simulated_files_have_their_share_of_the_full_number(
     assert 0 < found["disk_bytes"] <= found["peak_disk_bytes"]
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [
+        ("tree_of_life_rivals", Fraction(1, 1000)),
+        ("mag_rivals", Fraction(1, 2000)),
+        ("pubmed", Fraction(1, 20_000)),
+        ("pubtator", Fraction(1, 100_000)),
+    ],
+)
+def test_every_stage_runs_at_a_tiny_share(full_size, tmp_path, name, share):
+    paper = full_size.PAPERS[name]
+    found = {
+        stage: full_size.measured(stage, paper, tmp_path, share)["facts"]
+        for stage in full_size.STAGES
+    }
+    assert found["train"]["steps"] == full_size.NUM_STEPS
+    assert {"chance", "initial", "trained"} <= set(found["final"]["rows"])
+    assert found["export"]["export_bytes"] > 0
+
+
 def test_stages_that_ended_are_not_run_again(full_size, tmp_path, monkeypatch):
     log = tmp_path / "log.jsonl"
     ran = []
