@@ -1,23 +1,32 @@
 """Archives of public data from a server in the real layout, unpacked and prepared by the printed commands."""
 
 import gzip
+import hashlib
 import io
 import json
 import re
 import shlex
 import zipfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from raybio.cli.prepare import app
+from raybio.methods.biostransformers.store import ArticleStore
 from raybio.methods.sppt.articles.store import LinkedTextStore
 from raybio.methods.sppt.proteins.store import ProteinStore
 from raybio.store.store import open_store
 from tests.loopback_site import Site, serve
+from tests.methods.biostransformers.formats.medline_files import citation, write_medline
 from tests.methods.sppt.articles.test_formats import links_of, text_by_key, write_mag
 from tests.methods.sppt.articles.test_openalex import work, write_works
+
+HEADING = (
+    '<MeshHeading><DescriptorName UI="D006333" MajorTopicYN="N">Heart Failure</DescriptorName>'
+    "</MeshHeading>"
+)
 
 
 def zipped(content_by_name: dict[str, bytes]) -> bytes:
@@ -39,18 +48,29 @@ def invoke(arguments: list[str]) -> str:
     return result.output
 
 
-def download_and_follow(site: Site, source: str, out: Path, store: Path, works: Path) -> None:
-    """Download a source, then do what the command says is next."""
+def download_and_follow(
+    site: Site, source: str, out: Path, values: Mapping[str, str | Path]
+) -> None:
+    """Download a source, then do what the command says is next.
+
+    Args:
+        site: the server.
+        source: name of the source.
+        out: folder of its files.
+        values: word of the shown commands -> what a user writes in its place.
+    """
     shown = invoke(["download", source, "--out", str(out), "--url", site.url])
-    unpack, prepare = (
+    *unpack, prepare = (
         shlex.split(line) for line in re.findall(r"^next: (.+)$", shown, re.MULTILINE)
     )
-    program, archive, option, folder = unpack
-    assert (program, option) == ("unzip", "-d")
-    zipfile.ZipFile(archive).extractall(folder)
+    for program, archive, option, folder in unpack:
+        assert (program, option) == ("unzip", "-d")
+        zipfile.ZipFile(archive).extractall(folder)
     assert prepare[:2] == ["raybio", "prepare"]
-    arguments = [argument.replace("OPENALEX", str(works)) for argument in prepare[2:]]
-    invoke([str(store) if argument == "STORE" else argument for argument in arguments])
+    arguments = prepare[2:]
+    for word, value in values.items():
+        arguments = [re.sub(rf"\b{word}\b", str(value), argument) for argument in arguments]
+    invoke(arguments)
 
 
 @pytest.fixture
@@ -84,11 +104,64 @@ def test_the_tree_of_life_becomes_a_store(tmp_path: Path) -> None:
         "/download/protein.sequences.v10.5.fa.gz": gzip.compress(sequences.encode()),
     }
     with serve(files) as site:
-        download_and_follow(site, "tree-of-life", tmp_path / "raw", tmp_path / "store", tmp_path)
+        values = {"STORE": tmp_path / "store"}
+        download_and_follow(site, "tree-of-life", tmp_path / "raw", values)
     store = open_store(tmp_path / "store", ProteinStore)
     assert list(store.group_labels) == ["Desulfovibrio vulgaris", "Homo sapiens"]
     assert store.num_rows == 8
     assert store.graph.num_edges + len(store.heldout) == 12
+
+
+def openalex_site(works: Sequence[Path]) -> dict[str, bytes]:
+    """Return the content of a server with files of works, by path."""
+    files = {}
+    entries = []
+    for path in works:
+        key = f"data/jsonl/works/{path.parent.name}/{path.name}"
+        files[f"/{key}"] = path.read_bytes()
+        meta = {"content_length": path.stat().st_size}
+        entries.append({"url": f"s3://openalex/{key}", "meta": meta})
+    manifest = {"date": "2026-06-26", "format": "jsonl", "entity": "works", "files": entries}
+    return files | {"/data/jsonl/works/manifest.json": json.dumps(manifest).encode()}
+
+
+@pytest.mark.usefixtures("no_proxy")
+def test_openalex_becomes_a_store(tmp_path: Path) -> None:
+    days = {
+        "2026-01-01": [work(n, f"summary of {n}", [n + 1]) for n in range(1000, 1040)],
+        "2026-02-01": [work(1000, "newer summary", [1001])],
+    }
+    works = write_works(tmp_path / "site", days)
+    with serve(openalex_site(works)) as site:
+        values = {"STORE": tmp_path / "store"}
+        download_and_follow(site, "openalex", tmp_path / "raw", values)
+    store = open_store(tmp_path / "store", LinkedTextStore)
+    assert text_by_key(store)["W1000"] == "Title 1000 newer summary"
+    # The last work cites one that is not there.
+    assert store.graph.num_edges + len(store.heldout) == 39
+
+
+@pytest.mark.usefixtures("no_proxy")
+def test_pubmed_becomes_a_store(tmp_path: Path) -> None:
+    listing = '<html><body><pre><a href="/pubmed/">Parent Directory</a>\n'
+    files = {}
+    for number in (1, 2):
+        name = f"pubmed26n{number:04d}.xml.gz"
+        citations = [
+            citation(pmid, title=f"Title {pmid}.", mesh=HEADING)
+            for pmid in range(10 * number, 10 * number + 8)
+        ]
+        content = write_medline(tmp_path / name, *citations).read_bytes()
+        digest = hashlib.md5(content).hexdigest()
+        files[f"/pubmed/baseline/{name}"] = content
+        files[f"/pubmed/baseline/{name}.md5"] = f"MD5({name})= {digest}\n".encode()
+        listing += f'<a href="{name}">{name}</a>\n<a href="{name}.md5">{name}.md5</a>\n'
+    files["/pubmed/baseline/"] = f"{listing}</pre></body></html>".encode()
+    with serve(files) as site:
+        values = {"STORE": tmp_path / "store", "N": 0}
+        download_and_follow(site, "pubmed", tmp_path / "raw", values)
+    store = open_store(tmp_path / "store", ArticleStore)
+    assert store.num_rows == 16
 
 
 @pytest.mark.usefixtures("no_proxy")
@@ -100,19 +173,14 @@ def test_ogb_mag_becomes_a_store_with_the_abstracts_of_openalex(tmp_path: Path) 
     works = write_works(
         tmp_path / "site", {"2026-01-01": [work(n, f"summary of {n}") for n in numbers]}
     )
-    key = "data/jsonl/works/updated_date=2026-01-01/part_0000.gz"
-    content = works[0].read_bytes()
-    entry = {"url": f"s3://openalex/{key}", "meta": {"content_length": len(content)}}
-    manifest = {"date": "2026-06-26", "format": "jsonl", "entity": "works", "files": [entry]}
-    files = {
-        "/ogb/data/nodeproppred/mag.zip": zipped(files_below(mag, "mag")),
-        "/data/jsonl/works/manifest.json": json.dumps(manifest).encode(),
-        f"/{key}": content,
+    files = openalex_site(works) | {
+        "/ogb/data/nodeproppred/mag.zip": zipped(files_below(mag, "mag"))
     }
     abstracts = tmp_path / "openalex"
     with serve(files) as site:
         invoke(["download", "openalex", "--out", str(abstracts), "--url", site.url])
-        download_and_follow(site, "ogb-mag", tmp_path / "raw", tmp_path / "store", abstracts)
+        values = {"STORE": tmp_path / "store", "OPENALEX": abstracts}
+        download_and_follow(site, "ogb-mag", tmp_path / "raw", values)
     store = open_store(tmp_path / "store", LinkedTextStore)
     assert text_by_key(store)["1007"] == "summary of 1000"
     held_out = {frozenset(store.keys.take([u, v]).to_pylist()) for u, v in store.heldout.tolist()}
