@@ -34,6 +34,9 @@ from raybio.ops.scores import Metric, check_finite, entries_at_once, row_blocks,
 from raybio.ops.segments import expand
 from raybio.training.collective import SingleProcess
 
+_GROUPS_PER_WORKER = 4
+"""A worker ranks a whole group if it can have this many of its size: then no one waits for long."""
+
 _KEPT_ENTRIES = 1 << 27
 """Maximum number of scores of a group that are kept between its two passes."""
 
@@ -230,9 +233,9 @@ def rank_splits(
         splits: links of the same N nodes.
         group_N: (N,) group of each node; None: all nodes are one group.
         block_rows: maximum number of anchors that are scored at once.
-        collective: workers, which divide the groups, and the rows of a group that is larger than a
-            worker's share of all pairs. Every worker returns the whole result. Workers exchange
-            results and sums with zeros, so nothing is rounded.
+        collective: workers, which divide the groups, and the rows of large groups. Every worker
+            returns the whole result. Workers exchange results and sums with zeros, so nothing is
+            rounded.
 
     Raises:
         ValueError: for arrays that do not fit together, or if a split has no link.
@@ -288,7 +291,7 @@ def _owners(sizes: Sequence[int], world: int) -> list[int | None]:
     Groups are dealt by number of pairs, the largest first, each to the worker with the fewest.
     """
     num_pairs = [size * size for size in sizes]
-    largest = sum(num_pairs) / world
+    largest = sum(num_pairs) / world / _GROUPS_PER_WORKER
     owners: list[int | None] = [None] * len(sizes)
     load_by_worker = [(0, worker) for worker in range(world)]
     for index in sorted(range(len(sizes)), key=lambda index: -num_pairs[index]):
