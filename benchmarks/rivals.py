@@ -26,9 +26,10 @@ def run_table(arguments: argparse.Namespace) -> str:
     assert system.final_evaluate is not None
     evaluator: Evaluator = system.final_evaluate.__self__  # type: ignore[attr-defined]
     scores_by_stage: dict[str, Any] = {}
-    for stage, of_model in evaluator.untrained(system.model, SingleProcess()):
-        scores_by_stage.setdefault("chance", {}).update(of_model.chance)
-        scores_by_stage[stage] = of_model.scores
+    for untrained in evaluator.untrained(system.model, SingleProcess()):
+        for stage, of_model in untrained.rows():
+            scores_by_stage.setdefault("chance", {}).update(of_model.chance)
+            scores_by_stage[stage] = of_model.scores
     layout = method.table
     parts = []
     for split, title in layout.splits.items():

@@ -50,6 +50,10 @@ class CheckpointError(RaybioError):
     """A run's checkpoints are damaged, missing or belong to another configuration."""
 
 
+class EvaluationStoppedError(RaybioError):
+    """The final evaluation was asked to stop; every worker raises it, between two models."""
+
+
 class RecordError(RaybioError):
     """A record of a run or a sweep, a JSON file in its folder, is damaged or missing."""
 

@@ -197,7 +197,11 @@ class FinalEvaluate(Protocol):
     """The whole evaluation of a finished run."""
 
     def __call__(
-        self, model: Encoder, collective: Collective, shared: SharedScores | None = None
+        self,
+        model: Encoder,
+        collective: Collective,
+        shared: SharedScores | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
     ) -> FinalReport:
         """Return the report of the trained model, equal on every worker.
 
@@ -205,6 +209,10 @@ class FinalEvaluate(Protocol):
             model: the trained model.
             collective: workers that share the work.
             shared: scores of untrained models that runs share.
+            should_stop: whether to stop before the next model is scored.
+
+        Raises:
+            EvaluationStoppedError: if ``should_stop`` returns True on any worker.
         """
         ...
 

@@ -10,19 +10,21 @@ import io
 import json
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from raybio.core.digest import modules_digest, weights_digest
+from raybio.core.errors import EvaluationStoppedError
 from raybio.core.final_report import FinalReport, LabeledMap, SplitScores, Stage, UnitScores
 from raybio.core.interfaces import Collective, Encoder
 from raybio.core.randomness import derive_seed
-from raybio.core.shared_scores import SharedScores
+from raybio.core.shared_scores import Identity, SharedScores
 from raybio.evaluation.unit_scores import MAX_UNITS
 
 _log = logging.getLogger(__name__)
@@ -32,6 +34,9 @@ _UNITS = "units"
 
 TRAINING_SETTINGS = frozenset({"objective", "optim", "schedule", "on_nonfinite"})
 """Sections of a configuration that, in most methods, only training reads."""
+
+ENCODER_SETTINGS = frozenset({"seed", "encoder", "plan", "memory"})
+"""Sections of a configuration that rows without an encoder do not depend on; see ``Untrained``."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -58,6 +63,29 @@ class ModelScores:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
+class Untrained(NamedTuple):
+    """Rows of a report that need no training, and are scored together.
+
+    Attributes:
+        name: name of the row, or of all rows; unique in a report.
+        rows: yields (row name in tables, scores); a collective operation.
+        reads: names what the rows read of the store, such as tokens up to a length, if they do not
+            depend on ``ENCODER_SETTINGS`` otherwise: runs that differ there share them. None: they
+            depend on the initial encoder or on the seed.
+    """
+
+    name: str
+    rows: Callable[[], Iterable[tuple[Stage, ModelScores]]]
+    reads: str | None = None
+
+    @classmethod
+    def row(
+        cls, name: Stage, score: Callable[[], ModelScores], reads: str | None = None
+    ) -> "Untrained":
+        """Return a single row."""
+        return cls(name, lambda: [(name, score())], reads)
+
+
 class Evaluator(ABC):
     """Evaluates the model of a run, during training and at its end.
 
@@ -68,9 +96,11 @@ class Evaluator(ABC):
         training_settings: sections of the configuration that do not affect the initial encoder or
             the scores of untrained models; runs that differ only there share these scores. A
             method removes a section that its untrained models depend on.
+        rivals_read: what the rivals read, see ``Untrained.reads``.
     """
 
     training_settings: ClassVar[frozenset[str]] = TRAINING_SETTINGS
+    rivals_read: ClassVar[str | None] = None
 
     @abstractmethod
     def evaluate_during_training(
@@ -122,27 +152,35 @@ class Evaluator(ABC):
         """
         return ()
 
-    def untrained(
-        self, model: Encoder, collective: Collective
-    ) -> Iterator[tuple[Stage, ModelScores]]:
-        """Score the rivals and the initial encoder, in the order of the report.
+    def untrained(self, model: Encoder, collective: Collective) -> Iterator[Untrained]:
+        """Yield what needs no training, in the order of the report: rivals, the initial encoder.
 
         Scores depend neither on the weights of ``model`` nor on each other: a run may read them
-        from another run.
+        from another run, or from its own start before.
 
         Args:
             model: the trained encoder, for its device and its width.
             collective: workers that share the work.
         """
         device = device_of(model)
-        for name, scores in self.rivals(device, collective):
-            _log.info("final evaluation: %s evaluated", name)
-            yield name, scores
-        _log.info("final evaluation: evaluating the encoder before training")
-        yield "initial", self.score(self.initial_encoder().to(device), collective, "initial")
+        yield Untrained("rivals", partial(self.rivals, device, collective), self.rivals_read)
+        yield self.initial(device, collective)
+
+    def initial(self, device: Any, collective: Collective) -> Untrained:
+        """Return the row of the initial encoder; arguments as ``rivals``."""
+
+        def score() -> ModelScores:
+            _log.info("final evaluation: evaluating the encoder before training")
+            return self.score(self.initial_encoder().to(device), collective, "initial")
+
+        return Untrained.row("initial", score)
 
     def final_report(
-        self, model: Encoder, collective: Collective, shared: SharedScores | None = None
+        self,
+        model: Encoder,
+        collective: Collective,
+        shared: SharedScores | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
     ) -> FinalReport:
         """Return the whole evaluation of the trained model.
 
@@ -150,11 +188,21 @@ class Evaluator(ABC):
             model: the trained encoder.
             collective: workers that share the work.
             shared: scores of untrained models, which runs read from each other.
+            should_stop: called before each model is scored.
+
+        Raises:
+            EvaluationStoppedError: if ``should_stop`` returns True on any worker.
         """
-        if shared is None:
-            scores_by_stage = dict(self.untrained(model, collective))
-        else:
-            scores_by_stage = self._shared_scores(model, collective, shared)
+        digests = {} if shared is None else _initial_digests(self.initial_encoder())
+        scores_by_stage: dict[Stage, ModelScores] = {}
+        for untrained in self.untrained(model, collective):
+            _stop_if_requested(should_stop, collective)
+            if shared is None:
+                scores_by_stage |= _scored(untrained)
+            else:
+                identity = self._identity(untrained, shared, digests, model, collective)
+                scores_by_stage |= _shared_scores(untrained, shared, identity, collective)
+        _stop_if_requested(should_stop, collective)
         _log.info("final evaluation: evaluating the trained encoder")
         scores_by_stage["trained"] = self.score(model, collective, "trained")
         trained = scores_by_stage["trained"]
@@ -188,32 +236,63 @@ class Evaluator(ABC):
             return report
         return replace(report, embedding_map=trained.draw_map())
 
-    def _shared_scores(
-        self, model: Encoder, collective: Collective, shared: SharedScores
-    ) -> dict[Stage, ModelScores]:
-        """Read the scores of the untrained models, or compute them for other runs to read."""
-        device = device_of(model)
-        initial = self.initial_encoder()
+    def _identity(
+        self,
+        untrained: Untrained,
+        shared: SharedScores,
+        initial_digests: Mapping[str, str],
+        model: Encoder,
+        collective: Collective,
+    ) -> Identity:
+        """Return everything that the scores of untrained models depend on."""
         facts = {
-            "initial_weights_sha256": weights_digest(initial.state_dict().items()),
-            "initial_modules_sha256": modules_digest(initial),
-            "device": device.type,
+            "rows": untrained.name,
+            "device": device_of(model).type,
             "threads": torch.get_num_threads(),
             "workers": collective.world,
         }
-        del initial
-        identity = shared.identity(self.training_settings, facts)
-        # The other workers wait for the first one in the sum.
-        with shared.lock(identity) if collective.rank == 0 else contextlib.nullcontext():
-            content = shared.read(identity)
-            num_known = collective.all_sum(torch.tensor(int(content is not None)))
-            # All workers compute, or none does.
-            if int(num_known) < collective.world:
-                text = _to_text(dict(self.untrained(model, collective)))
-                content = json.loads(text)
-                if collective.rank == 0:
-                    shared.write(identity, text)
-        return {stage: _from_json(parts) for stage, parts in content.items()}
+        if untrained.reads is None:
+            return shared.identity(self.training_settings, {**facts, **initial_digests})
+        ignored = self.training_settings | ENCODER_SETTINGS
+        return shared.identity(ignored, {**facts, "reads": untrained.reads})
+
+
+def _initial_digests(initial: Encoder) -> dict[str, str]:
+    return {
+        "initial_weights_sha256": weights_digest(initial.state_dict().items()),
+        "initial_modules_sha256": modules_digest(initial),
+    }
+
+
+def _stop_if_requested(should_stop: Callable[[], bool], collective: Collective) -> None:
+    (num_requests,) = collective.host_sum([int(should_stop())])
+    if num_requests:
+        raise EvaluationStoppedError("the final evaluation was asked to stop")
+
+
+def _scored(untrained: Untrained) -> dict[Stage, ModelScores]:
+    scores_by_stage = {}
+    for name, scores in untrained.rows():
+        _log.info("final evaluation: %s evaluated", name)
+        scores_by_stage[name] = scores
+    return scores_by_stage
+
+
+def _shared_scores(
+    untrained: Untrained, shared: SharedScores, identity: Identity, collective: Collective
+) -> dict[Stage, ModelScores]:
+    """Read the scores of untrained models, or compute them for other starts and runs to read."""
+    # The other workers wait for the first one in the sum.
+    with shared.lock(identity) if collective.rank == 0 else contextlib.nullcontext():
+        content = shared.read(identity)
+        (num_known,) = collective.host_sum([int(content is not None)])
+        # All workers compute, or none does.
+        if num_known < collective.world:
+            text = _to_text(_scored(untrained))
+            content = json.loads(text)
+            if collective.rank == 0:
+                shared.write(identity, text)
+    return {stage: _from_json(parts) for stage, parts in content.items()}
 
 
 def _to_text(scores_by_stage: Mapping[Stage, ModelScores]) -> str:

@@ -68,6 +68,7 @@ def test_a_final_evaluation_reports_each_model_before_or_after_it_is_scored(
     assert caplog.messages == [
         "final evaluation: TF-IDF evaluated",
         "final evaluation: evaluating the encoder before training",
+        "final evaluation: initial evaluated",
         "final evaluation: evaluating the trained encoder",
     ]
 

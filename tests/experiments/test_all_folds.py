@@ -351,7 +351,8 @@ def test_scores_of_rivals_are_shared_by_sweeps_over_one_encoder(tiny_words, tmp_
     assert list(rows) == ["look-up", "character 2-4-grams", "untuned", "untuned, fixed settings"]
     own = override_all(config, {"data.fold": 1, "evaluation.rivals": True})
     evaluator = relation_graphs.build(own, tiny_words.path).final_evaluate.__self__
-    table = dict(evaluator.untrained(evaluator.initial_encoder(), SingleProcess()))
+    untrained = evaluator.untrained(evaluator.initial_encoder(), SingleProcess())
+    table = dict(row for part in untrained for row in part.rows())
     names = {"untuned": "initial - chosen settings", "untuned, fixed settings": "initial"}
     for row, scores in rows.items():
         of_run = table[names.get(row, row)].scores["test"]

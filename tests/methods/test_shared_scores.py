@@ -13,12 +13,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from raybio.core.config import fields, override
-from raybio.core.errors import ConfigError
+from raybio.core.errors import ConfigError, EvaluationStoppedError
 from raybio.core.final_report import FinalReport
 from raybio.core.interfaces import System
 from raybio.core.shared_scores import Identity, SharedScores
 from raybio.encoders.export_files import EXPORT_FILES
-from raybio.evaluation.evaluator import Evaluator
+from raybio.evaluation.evaluator import Evaluator, Untrained
 from raybio.methods import METHODS
 from raybio.runtime.run import shared_scores as module
 from raybio.runtime.run.folder import SHARED_SCORES, RunFolder
@@ -41,6 +41,12 @@ OTHER_EVALUATION = {
     "relation_graphs": {"evaluation.num_pair_neighbors": [3]},
 }
 """A setting of each method that changes what is evaluated, or how."""
+
+OTHER_LENGTH = {
+    "sppt_protein": {"input.max_length": 16},
+    "sppt_mag": {"encoder.max_length": 16},
+}
+"""A setting of what an encoder reads, where rivals read its tokens."""
 
 HEADS_DIFFER = {"relation_finetune"}
 """Methods whose initial encoder has a head that settings of the loss decide."""
@@ -66,6 +72,14 @@ def evaluator_of(system: System) -> Evaluator:
 
 def shared_by(system: System, config: TrainingConfig, runs: Path, name: str) -> SharedScores:
     return shared_scores(system.name, system.data_digest, config, RunFolder(runs, name), "fp32")
+
+
+def files_in(runs: Path) -> set[Path]:
+    return {*(runs / SHARED_SCORES).glob("*.json")}
+
+
+def untrained_of(system: System) -> list[Untrained]:
+    return [*evaluator_of(system).untrained(system.model, SingleProcess())]
 
 
 def trained(name: str, config: TrainingConfig, store: Store, seed: int) -> System:
@@ -143,13 +157,13 @@ def test_a_report_with_scores_of_another_run_equals_the_report_that_computes_the
     assert plain(second.final_evaluate(second.model, SingleProcess(), shared)) == fresh
     assert fresh != own
     # Another head of the initial encoder is another identity, although its scores are the same.
-    num_files = len([*(tmp_path / SHARED_SCORES).glob("*.json")])
-    assert num_files == (2 if name in HEADS_DIFFER else 1)
+    num_files = len(files_in(tmp_path))
+    assert num_files == len(untrained_of(first)) * (2 if name in HEADS_DIFFER else 1)
 
-    def must_not_run(*_: object) -> Iterator[Any]:
+    def must_not_run(*_: object) -> Any:
         raise AssertionError("computed again")
 
-    monkeypatch.setattr(type(evaluator_of(second)), "untrained", must_not_run)
+    monkeypatch.setattr("raybio.evaluation.evaluator._scored", must_not_run)
     assert plain(second.final_evaluate(second.model, SingleProcess(), shared)) == fresh
 
 
@@ -166,50 +180,130 @@ def test_a_model_has_the_same_scores_whichever_models_were_scored_before(
         assert json.dumps(alone) == json.dumps(report.scores[stage]), stage
 
 
-class FileRequestedError(Exception):
-    """Raised instead of an evaluation; its argument is the file that would be read."""
+OTHER_ENCODER = {"seed": 1, "encoder.width": 16, "memory.max_tokens_per_micro_batch": 128}
+"""Settings that rows without an encoder do not depend on."""
+
+SHARES_RIVALS = {"sppt_protein", "sppt_mag", "biostransformers", "contrastive_probe"}
+"""Methods whose rivals depend neither on the seed nor on the encoder."""
 
 
-def file_of(system: System, config: TrainingConfig, runs: Path, precision: str = "fp32") -> Path:
-    """Return the file from which a run would read the scores."""
+def test_runs_of_other_seeds_and_encoders_share_the_rows_that_depend_on_neither(
+    name: str, store: Store, tmp_path: Path
+) -> None:
+    """The first run's rows are, digit by digit, those that the second one would compute."""
+    configs = [tiny_config(name), tiny_config(name, **OTHER_ENCODER)]
+    plan = configs[0].to_mapping().get("plan")
+    if plan is not None:
+        configs[1] = override(configs[1], "plan.global_batch_rows", plan["global_batch_rows"] - 2)
+    systems = [METHODS[name].build(config, store.path) for config in configs]
+    alone = [plain(system.final_evaluate(system.model, SingleProcess())) for system in systems]
+    names = []
+    for system, config, expected in zip(systems, configs, alone, strict=True):
+        shared = shared_by(system, config, tmp_path, "run")
+        assert plain(system.final_evaluate(system.model, SingleProcess(), shared)) == expected
+        names.append([untrained.name for untrained in untrained_of(system)])
+    assert names[0] == names[1] and len(set(names[0])) == len(names[0])
+    is_shared = [untrained.reads is not None for untrained in untrained_of(systems[0])]
+    assert any(is_shared) == (name in SHARES_RIVALS)
+    assert len(files_in(tmp_path)) == 2 * len(names[0]) - sum(is_shared)
+
+
+@pytest.mark.parametrize("name", ["sppt_mag"], indirect=True)
+def test_of_a_stopped_evaluation_only_the_missing_rows_are_computed(
+    name: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed in a row, then stopped after one."""
+    config = tiny_config(name, **{"evaluation.test_graphs": 2, "evaluation.nodes_per_sample": 5})
+    system = METHODS[name].build(config, store.path)
+    shared = shared_by(system, config, tmp_path, "run")
+    rows = [untrained.name for untrained in untrained_of(system)]
+    assert rows[:4] == ["random", "degree", "common neighbors", "TF-IDF"]
+    expected = plain(system.final_evaluate(system.model, SingleProcess()))
+    computed: list[str] = []
+    evaluator = type(evaluator_of(system))
+    original = evaluator._score_ranking  # type: ignore[attr-defined]
+
+    def rank(self: Any, rival: Any, *rest: object) -> Any:
+        if rival.name == "TF-IDF" and "killed" not in computed:
+            computed.append("killed")
+            raise KeyboardInterrupt
+        computed.append(rival.name)
+        return original(self, rival, *rest)
+
+    monkeypatch.setattr(evaluator, "_score_ranking", rank)
+    with pytest.raises(KeyboardInterrupt):
+        system.final_evaluate(system.model, SingleProcess(), shared)
+    assert len(files_in(tmp_path)) == 3
+    with pytest.raises(EvaluationStoppedError):
+        system.final_evaluate(system.model, SingleProcess(), shared, lambda: "TF-IDF" in computed)
+    assert len(files_in(tmp_path)) == 4
+    assert plain(system.final_evaluate(system.model, SingleProcess(), shared)) == expected
+    # Every row once; random and initial are no rankings.
+    ranked = [row for row in rows if row not in ("random", "initial")]
+    assert computed == [*ranked[:2], "killed", *ranked[2:]]
+    assert len(files_in(tmp_path)) == len(rows)
+
+
+def files_of(
+    system: System, config: TrainingConfig, runs: Path, precision: str = "fp32"
+) -> dict[str, set[Path]]:
+    """Return the files from which a run would read scores.
+
+    "encoder" has those that depend on the initial encoder or the seed, "rivals" all others.
+    """
     shared = shared_scores(
         system.name, system.data_digest, config, RunFolder(runs, "first"), precision
     )
+    paths = []
 
-    def request(identity: Identity) -> None:
-        raise FileRequestedError(shared.path(identity))
+    def request(identity: Identity) -> dict[str, Any]:
+        paths.append(shared.path(identity))
+        return {}
 
     shared.read = request  # type: ignore[method-assign]
-    with pytest.raises(FileRequestedError) as requested:
-        system.final_evaluate(system.model, SingleProcess(), shared)
-    return requested.value.args[0]
+    system.final_evaluate(system.model, SingleProcess(), shared)
+    files: dict[str, set[Path]] = {"encoder": set(), "rivals": set()}
+    for untrained, path in zip(untrained_of(system), paths, strict=True):
+        files["encoder" if untrained.reads is None else "rivals"].add(path)
+    return files
 
 
-def test_what_the_scores_depend_on_gives_another_file(
+def test_what_the_scores_depend_on_gives_other_files(
     name: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tiny_config(name)
     system = METHODS[name].build(config, store.path)
-    first = file_of(system, config, tmp_path)
-    assert file_of(system, config, tmp_path) == first
-    files = [
-        first,
-        file_of(replace(system, data_digest="another store"), config, tmp_path),
-        file_of(system, config, tmp_path, precision="bf16"),
+    first = files_of(system, config, tmp_path)
+    assert files_of(system, config, tmp_path) == first
+    assert sum(map(len, first.values())) == len(untrained_of(system))
+    others = [
+        files_of(replace(system, data_digest="another store"), config, tmp_path),
+        files_of(system, config, tmp_path, precision="bf16"),
     ]
-    changes_of_runs: list[dict[str, object]] = [
-        {"seed": 1},
-        {"encoder.width": 16},
-        {"memory.max_tokens_per_micro_batch": 128},
-        OTHER_EVALUATION[name],
-    ]
-    for changes in changes_of_runs:
+
+    def built(changes: dict[str, object]) -> dict[str, set[Path]]:
         other = tiny_config(name, **changes)
-        files.append(file_of(METHODS[name].build(other, store.path), other, tmp_path))
+        return files_of(METHODS[name].build(other, store.path), other, tmp_path)
+
+    others.append(built(OTHER_EVALUATION[name]))
+    length = OTHER_LENGTH.get(name)
+    if length is not None:
+        # What an encoder reads counts, although its settings do not.
+        others.append(built(length))
     # Raybio itself, as if a file of it were edited.
-    monkeypatch.setattr(module, "_code_digest", lambda _: "edited")
-    files.append(file_of(system, config, tmp_path))
-    assert len(set(files)) == len(files)
+    with monkeypatch.context() as edited:
+        edited.setattr(module, "_code_digest", lambda _: "edited")
+        others.append(files_of(system, config, tmp_path))
+    seen = first["encoder"] | first["rivals"]
+    for files in others:
+        found = files["encoder"] | files["rivals"]
+        assert not found & seen
+        seen |= found
+    for path, value in OTHER_ENCODER.items():
+        files = built({path: value})
+        assert files["rivals"] == first["rivals"], path
+        assert not files["encoder"] & seen, path
+        seen |= files["encoder"]
 
 
 def test_a_source_that_changes_in_place_gives_another_file(
@@ -222,7 +316,9 @@ def test_a_source_that_changes_in_place_gives_another_file(
     config = tiny_config(name, **{"encoder.source": str(source), "encoder.pooling": "mean"})
 
     def file() -> Path:
-        return file_of(METHODS[name].build(config, tiny_articles.path), config, tmp_path)
+        files = files_of(METHODS[name].build(config, tiny_articles.path), config, tmp_path)
+        (of_initial,) = files["encoder"]
+        return of_initial
 
     first = file()
     assert file() == first
@@ -241,12 +337,12 @@ def test_a_setting_of_the_loss_that_scores_depend_on_is_part_of_the_identity(
     tiny_words: Store, tmp_path: Path
 ) -> None:
     """Graph accuracy and its loss are scores of relation graphs."""
-    files = set()
+    files: set[Path] = set()
     for reduction in ("mean", "sum"):
         config = tiny_config("relation_graphs", **{"objective.reduction": reduction})
         system = METHODS["relation_graphs"].build(config, tiny_words.path)
-        files.add(file_of(system, config, tmp_path))
-    assert len(files) == 2
+        files |= files_of(system, config, tmp_path)["encoder"]
+    assert len(files) == 4
 
 
 def evaluate_in_two_ways(rank: int, collective: ProcessGroup, folder: Path, store: str) -> None:
@@ -259,10 +355,16 @@ def evaluate_in_two_ways(rank: int, collective: ProcessGroup, folder: Path, stor
         (folder / runs).mkdir(exist_ok=True)
         report = system.final_evaluate(system.model, collective, shared)
         (folder / f"{number}-{rank}.json").write_text(plain(report))
+    # The request to stop reaches one of them.
+    requests = iter([False, False, rank == 1])
+    shared = shared_by(system, config, folder / "stopped", "first")
+    (folder / "stopped").mkdir(exist_ok=True)
+    with pytest.raises(EvaluationStoppedError):
+        system.final_evaluate(system.model, collective, shared, lambda: next(requests))
 
 
 @pytest.mark.nightly
-def test_two_workers_read_the_scores_only_if_both_see_them(
+def test_two_workers_read_the_scores_only_if_both_see_them_and_stop_together(
     tiny_store: Store, tmp_path: Path
 ) -> None:
     run_workers(partial(evaluate_in_two_ways, store=str(tiny_store.path)), 2, tmp_path)
@@ -274,5 +376,7 @@ def test_two_workers_read_the_scores_only_if_both_see_them(
         reports[0].pop("embedding_map", None)
         scores.append(json.dumps(reports))
     assert len(scores) == 6 and len(set(scores)) == 1
-    assert len([*(tmp_path / "a" / SHARED_SCORES).glob("*.json")]) == 1
+    system = METHODS["sppt_protein"].build(tiny_config("sppt_protein"), tiny_store.path)
+    assert len(files_in(tmp_path / "a")) == len(untrained_of(system))
+    assert len(files_in(tmp_path / "stopped")) == 2
     assert not (tmp_path / "nowhere" / SHARED_SCORES).exists()

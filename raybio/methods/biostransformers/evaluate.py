@@ -76,6 +76,8 @@ class TermRetrievalEvaluator(Evaluator):
         tokenize: the encoder's tokenizer.
     """
 
+    rivals_read = "the texts of the store"
+
     config: Config
     store: ArticleStore
     tokenize: Tokenize

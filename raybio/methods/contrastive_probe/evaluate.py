@@ -52,6 +52,8 @@ class ProbeEvaluator(Evaluator):
         collate: divides the held-out sentences.
     """
 
+    rivals_read = "the benchmarks of the store"
+
     config: Config
     store: ClozeStore
     collate: ClozeCollate

@@ -239,7 +239,7 @@ def _evaluator(
     assert isinstance(config, ArticleConfig)
     assert isinstance(encoder, TextEncoder)
     read = text_rows(store, encoder, is_masked=False)
-    return articles.link_evaluator(config, store, read, fresh=fresh)
+    return articles.link_evaluator(config, store, encoder, read, fresh=fresh)
 
 
 def _contents(store: LinkedStore) -> Iterator[pa.ChunkedArray]:

@@ -29,6 +29,7 @@ columns of a product, R rows of a tile, E entries of a sparse matrix.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -45,6 +46,8 @@ from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.link_retrieval import LinkRetrieval
 from raybio.ops.nearest import nearest
 from raybio.ops.segments import tiles
+
+LOOK_UP = "look-up"
 
 RELATED = 0.2
 """Smallest cosine of TF-IDF vectors of relatives."""
@@ -93,8 +96,10 @@ def link_rivals(
     *,
     composition: bool,
     collective: Collective,
-) -> Iterator[Rival]:
-    """Yield the rivals of an evaluation; all workers take as many of them.
+) -> dict[str, Callable[[], Rival]]:
+    """Return the rivals of an evaluation by name; what one reads is computed when it is called.
+
+    All workers call the same rivals in the same order.
 
     Args:
         queries: nodes and links.
@@ -102,31 +107,50 @@ def link_rivals(
         read: reader of rows as tokens.
         content: name of the rival that compares contents.
         content_ngram: tokens of its n-grams.
-        composition: whether to yield ``composition``.
+        composition: whether ``composition`` is one of them.
         collective: workers that divide the search for relatives.
     """
-    adjacency_NN = _adjacency(graph)
-    neighbor_SN = adjacency_NN[queries.node_S]
-    degree_S = np.asarray(graph.degree_N, np.float64)[queries.node_S]
-    yield Rival("degree", lambda node_G: _attachment(degree_S[node_G]))
-    yield Rival("common neighbors", _Products(neighbor_SN, neighbor_SN))
-    tfidf_SF = ngram_tfidf(read, queries.node_S, content_ngram)
-    yield Rival(content, _Products(tfidf_SF, tfidf_SF))
+    adjacency = cache(lambda: _adjacency(graph))
+    # Vectors of the evaluated nodes take gigabytes: look-up is the last one that reads them.
+    tfidf = cache(lambda: ngram_tfidf(read, queries.node_S, content_ngram))
+
+    def degree() -> Rival:
+        degree_S = np.asarray(graph.degree_N, np.float64)[queries.node_S]
+        return Rival("degree", lambda node_G: _attachment(degree_S[node_G]))
+
+    def common_neighbors() -> Rival:
+        neighbor_SN = adjacency()[queries.node_S]
+        return Rival("common neighbors", _Products(neighbor_SN, neighbor_SN))
+
+    def by_content() -> Rival:
+        return Rival(content, _Products(tfidf(), tfidf()))
+
+    rivals = {"degree": degree, "common neighbors": common_neighbors, content: by_content}
     node_K = _known_nodes(queries, graph)
     if node_K is None:
-        return
+        return rivals
     row_S = np.searchsorted(node_K, queries.node_S)
     group_K = np.asarray(graph.group_N)[node_K]
-    link_KK = adjacency_NN[node_K][:, node_K]
-    tfidf_KF = tfidf_SF
-    if len(node_K) > len(queries.node_S):
-        tfidf_KF = ngram_tfidf(read, node_K, content_ngram)
-    relative_SK = relatives(tfidf_KF, group_K, row_S, collective)
-    del tfidf_SF, tfidf_KF
-    yield Rival("look-up", _evidence(link_KK, relative_SK, row_S))
-    if composition:
+    known_links = cache(lambda: adjacency()[node_K][:, node_K])
+
+    def look_up() -> Rival:
+        if len(node_K) > len(queries.node_S):
+            tfidf_KF = ngram_tfidf(read, node_K, content_ngram)
+        else:
+            tfidf_KF = tfidf()
+        tfidf.cache_clear()
+        relative_SK = relatives(tfidf_KF, group_K, row_S, collective)
+        del tfidf_KF
+        return Rival(LOOK_UP, _evidence(known_links(), relative_SK, row_S))
+
+    def by_composition() -> Rival:
         near_SK = near_compositions(token_shares(read, node_K), group_K, row_S)
-        yield Rival("composition", _evidence(link_KK, near_SK, row_S))
+        return Rival("composition", _evidence(known_links(), near_SK, row_S))
+
+    rivals[LOOK_UP] = look_up
+    if composition:
+        rivals["composition"] = by_composition
+    return rivals
 
 
 def limits(queries: LinkQueries, graph: Graph, *, composition: bool) -> list[str]:

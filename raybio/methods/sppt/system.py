@@ -20,6 +20,7 @@ from raybio.evaluation.evaluator import (
     RIVAL_SEED,
     Evaluator,
     ModelScores,
+    Untrained,
     bootstrap_seed,
     chosen_on,
     device_of,
@@ -158,6 +159,7 @@ class LinkEvaluator(Evaluator):
             has no such row.
         evaluation: settings of link retrieval.
         config: the run's seed and memory.
+        tokens: names the tokens that ``read`` returns: their tokenizer, and where they are cut.
         heldout_parts: held-out links that the final evaluation also scores by themselves, by name.
         content: name of the rival that compares contents.
         content_ngram: tokens of its n-grams.
@@ -175,6 +177,7 @@ class LinkEvaluator(Evaluator):
     fresh: Callable[[], Encoder] | None
     evaluation: LinkEvaluationConfig
     config: TrainingConfig
+    tokens: str
     heldout_parts: Mapping[str, np.ndarray] = field(default_factory=dict)
     kept: KeptEmbeddings | None = None
 
@@ -202,33 +205,31 @@ class LinkEvaluator(Evaluator):
         draw_map = self._map(embedding_SD, rng) if is_drawn else None
         return replace(scores, spread=spread, draw_map=draw_map)
 
-    def untrained(
-        self, model: Encoder, collective: Collective
-    ) -> Iterator[tuple[Stage, ModelScores]]:
-        """Score random vectors, the rivals and the initial encoder."""
+    def untrained(self, model: Encoder, collective: Collective) -> Iterator[Untrained]:
+        """Yield random vectors, each rival, the initial encoder and a graph network over it."""
+        device = device_of(model)
+        yield Untrained.row("random", partial(self.score_random, model, collective))
+        # A generator of its own: what rivals read is freed with it.
+        yield from self._untrained_rivals(device, collective)
+        if self.fresh is not None:
+            yield self.initial(device, collective)
+        if self.evaluation.gnn and self.linked.graph.num_nodes <= MAX_NODES:
+            name = NAME_ON_MODEL if self.fresh is None else NAME
+            yield Untrained.row(name, partial(self._graph_network, name, model, collective))
+
+    def score_random(self, model: Encoder, collective: Collective) -> ModelScores:
+        """Score random vectors of the width of ``model``."""
         seed = derive_seed(self.config.seed, "random-vectors") % 2**63
         generator = torch.Generator().manual_seed(seed)
         num_nodes = len(self._queries.node_S)
         # One matrix at a time: on Tree of life each takes gigabytes.
         noise_SD = torch.randn(num_nodes, model.width, generator=generator).to(device_of(model))
-        random = self._score_vectors(noise_SD, collective, self._bootstrap())
-        del noise_SD
-        yield "random", random
-        if self.fresh is None:
-            yield from self.rivals(device_of(model), collective)
-        else:
-            yield from super().untrained(model, collective)
-        if self.evaluation.gnn and self.linked.graph.num_nodes <= MAX_NODES:
-            yield self._graph_network(model, collective)
+        return self._score_vectors(noise_SD, collective, self._bootstrap())
 
-    def _graph_network(self, model: Encoder, collective: Collective) -> tuple[str, ModelScores]:
-        """Return the row of a graph network over the initial encoder, or else over the model."""
+    def _graph_network(self, name: str, model: Encoder, collective: Collective) -> ModelScores:
+        """Score a graph network over the initial encoder, or else over the model."""
         device = device_of(model)
-        frozen = model
-        name = NAME_ON_MODEL
-        if self.fresh is not None:
-            frozen = self.initial_encoder().to(device)
-            name = NAME
+        frozen = model if self.fresh is None else self.initial_encoder().to(device)
         all_N = np.arange(self.linked.graph.num_nodes)
         rival = gnn_rival(
             self.embed(frozen, collective, all_N),
@@ -238,16 +239,48 @@ class LinkEvaluator(Evaluator):
             seed=self.config.seed,
             name=name,
         )
-        return name, self._score_rival(rival, device, collective, self._bootstrap())
+        return self._score_ranking(rival, device, collective, self._bootstrap())
 
     def rivals(
         self, device: torch.device, collective: Collective
     ) -> Iterator[tuple[Stage, ModelScores]]:
         """Score the rankings that need no encoder, unless the settings exclude them."""
+        for untrained in self._untrained_rivals(device, collective):
+            yield from untrained.rows()
+
+    def _untrained_rivals(
+        self, device: torch.device, collective: Collective
+    ) -> Iterator[Untrained]:
+        for name, rival in self.rivals_of(self._queries, collective).items():
+            score = partial(self.score_rival, name, rival, device, collective)
+            yield Untrained.row(name, score, self.tokens)
+
+    def score_rival(
+        self,
+        name: str,
+        rival: Callable[[], Rival],
+        device: torch.device,
+        collective: Collective,
+    ) -> ModelScores:
+        """Score a ranking that needs no encoder.
+
+        Args:
+            name: name of its row.
+            rival: computes what it reads, and returns it.
+            device: device that does the work.
+            collective: workers that share the work.
+        """
+        rng = np.random.default_rng(RIVAL_SEED)
+        return self._score_ranking(rival(), device, collective, rng)
+
+    def rivals_of(
+        self, queries: LinkQueries, collective: Collective
+    ) -> dict[str, Callable[[], Rival]]:
+        """Return ``link_rivals`` of some nodes and links; none if the settings exclude them."""
         if not self.evaluation.rivals:
-            return
-        rivals = link_rivals(
-            self._queries,
+            return {}
+        return link_rivals(
+            queries,
             self.linked.graph,
             self.read,
             self.content,
@@ -255,11 +288,8 @@ class LinkEvaluator(Evaluator):
             composition=self.composition,
             collective=collective,
         )
-        for rival in rivals:
-            rng = np.random.default_rng(RIVAL_SEED)
-            yield rival.name, self._score_rival(rival, device, collective, rng)
 
-    def _score_rival(
+    def _score_ranking(
         self,
         rival: Rival,
         device: torch.device,

@@ -3,12 +3,13 @@
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from raybio.core.digest import weights_digest
+from raybio.core.errors import EvaluationStoppedError
 from raybio.core.final_report import FinalReport
 from raybio.core.interfaces import Collective, System
 from raybio.core.records import write_record
@@ -121,6 +122,7 @@ def run_loop(
         if report is not None and not report.is_evaluation_pending:
             write(report)
 
+    should_stop = _StopFlag(training.stop or folder.stop)
     reports = fit(
         system,
         training.config,
@@ -129,7 +131,7 @@ def run_loop(
         device=training.device,
         precision=training.precision,
         checkpoints=checkpoints,
-        should_stop=_StopFlag(training.stop or folder.stop),
+        should_stop=should_stop,
         should_checkpoint=training.should_checkpoint,
         on_start=on_start,
         restores_best=training.goal is None,
@@ -138,7 +140,10 @@ def run_loop(
         write(report)
         if report.is_last:
             checkpoints.wait()
-            _finish(training, collective, report, metrics, is_writer=log is not None)
+            reason = _finish(
+                training, collective, report, metrics, should_stop, is_writer=log is not None
+            )
+            report = replace(report, reason=reason)
         yield report
 
 
@@ -221,22 +226,32 @@ def _finish(
     collective: Collective,
     last: Report,
     metrics: dict[str, float],
+    should_stop: Callable[[], bool],
     *,
     is_writer: bool,
-) -> None:
-    """Evaluate and export the model if the run is finished, and write the outcome."""
+) -> str:
+    """Evaluate and export the model if the run is finished, and write the outcome.
+
+    Return why the run ends: ``stopped``, too, if it was stopped while it was evaluated.
+    """
     system = training.system
     config = training.config
     folder = training.folder
-    is_complete = last.reason in COMPLETE and training.goal is None
+    reason = last.reason
+    is_complete = reason in COMPLETE and training.goal is None
     report: FinalReport | None = None
     if is_complete and system.final_evaluate is not None:
         shared = shared_scores(system.name, system.data_digest, config, folder, last.precision)
         precision = Precision(last.precision, torch.device(training.device).type)
-        with collective.patient(), embedding_precision(precision):
-            report = system.final_evaluate(system.model, collective, shared)
+        try:
+            with collective.patient(), embedding_precision(precision):
+                report = system.final_evaluate(system.model, collective, shared, should_stop)
+        except EvaluationStoppedError:
+            # The next start has no step to train, and reads the scores of the models so far.
+            reason = "stopped"
+            is_complete = False
     if not is_writer:
-        return
+        return reason
     if is_complete:
         step = last.step
         metrics_of_weights = metrics
@@ -257,7 +272,7 @@ def _finish(
             layout = METHODS[system.name].table
             write_unit_scores(folder.unit_scores, stored_unit_scores(report.unit_scores, layout))
     outcome = {
-        "status": last.reason,
+        "status": reason,
         "time_ms": int(time.time() * 1000),
         "precision": last.precision,
         "step": last.step,
@@ -267,6 +282,7 @@ def _finish(
         "weights_sha256": weights_digest(system.model.state_dict().items()),
     }
     write_record(folder.outcome, "outcome", outcome)
+    return reason
 
 
 def _metrics_of_step(folder: RunFolder, step: int) -> dict[str, float]:

@@ -79,7 +79,7 @@ def rival_of(name: str, queries, graph: Graph) -> Rival:
     rivals = link_rivals(
         queries, graph, Letters(), "3-mers", 3, composition=True, collective=SingleProcess()
     )
-    return next(rival for rival in rivals if rival.name == name)
+    return rivals[name]()
 
 
 def scores_of(name: str, queries, graph: Graph) -> dict[tuple[int, int], float]:
@@ -282,7 +282,7 @@ def test_too_many_pairs_leave_links_or_rivals_out_and_say_so(
     rivals = link_rivals(
         queries, graph, Letters(), "3-mers", 3, composition=True, collective=SingleProcess()
     )
-    assert [rival.name for rival in rivals] == ["degree", "common neighbors", "3-mers"]
+    assert list(rivals) == ["degree", "common neighbors", "3-mers"]
     (remark,) = limits(queries, graph, composition=True)
     assert remark.startswith("no look-up or composition: they would compare more than ")
     (of_texts,) = limits(queries, graph, composition=False)
@@ -414,7 +414,7 @@ def planted(shuffled: bool) -> float:
     rivals = link_rivals(
         queries, graph, Texts(), "3-mers", 3, composition=True, collective=SingleProcess()
     )
-    composition = next(rival for rival in rivals if rival.name == "composition")
+    composition = rivals["composition"]()
     device = torch.device("cpu")
     found = rank_by_rival(composition, queries, block_rows=64, device=device, collective=None)
     return found["val"].lrap

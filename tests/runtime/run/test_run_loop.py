@@ -15,7 +15,10 @@ import torch
 from raybio.core.errors import ClusterError
 from raybio.core.final_report import FinalReport
 from raybio.core.records import read_record
+from raybio.evaluation.evaluator import ModelScores
 from raybio.methods import METHODS
+from raybio.methods.sppt.rivals import Rival
+from raybio.methods.sppt.system import LinkEvaluator
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.goal import Goal
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
@@ -52,7 +55,7 @@ def test_the_final_evaluation_embeds_in_the_precision_of_the_run(
     system = METHODS[NAME].build(config, tiny_store.path)
     seen = []
 
-    def final_evaluate(model, collective, shared=None):
+    def final_evaluate(model, collective, shared, should_stop):
         seen.append(current_embedding_precision())
         return FinalReport(scores={"trained": {"val": {"lrap": {"value": 0.5}}}})
 
@@ -93,7 +96,7 @@ def test_workers_wait_without_a_limit_in_evaluations_and_only_there(
         seen.add(("evaluate", len(open_blocks)))
         return {"val/link_mrr": 0.5}
 
-    def final_evaluate(model, collective, shared=None):
+    def final_evaluate(model, collective, shared, should_stop):
         seen.add(("final_evaluate", len(open_blocks)))
         return FinalReport(scores={"trained": {"val": {"lrap": {"value": 0.5}}}})
 
@@ -257,3 +260,38 @@ def known_numbers(folder: RunFolder) -> list[dict[str, object]]:
         for name in ("tokens_per_second", "steps_per_second", "stall_seconds"):
             line["metrics"].pop(name, None)
     return lines
+
+
+def test_a_run_that_is_stopped_in_its_final_evaluation_continues_with_the_next_row(
+    tiny_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny_config(NAME, **{"schedule.max_steps": 2})
+    (tmp_path / "alone").mkdir()
+    unbroken = RunFolder(tmp_path / "alone", "run")
+    assert [*reports_of(unbroken, config, tiny_store, None)][-1].reason == "finished"
+
+    folder = RunFolder(tmp_path, "run")
+    ranked: list[str] = []
+    score_ranking = LinkEvaluator._score_ranking
+
+    def score(self: LinkEvaluator, rival: Rival, *rest: Any) -> ModelScores:
+        ranked.append(rival.name)
+        if len(ranked) == 2:
+            folder.stop.touch()
+            time.sleep(STOP_POLL_SECONDS)
+        return score_ranking(self, rival, *rest)
+
+    monkeypatch.setattr(LinkEvaluator, "_score_ranking", score)
+    last = [*reports_of(folder, config, tiny_store, None)][-1]
+    assert (last.step, last.reason) == (2, "stopped")
+    assert read_record(folder.outcome, "outcome")["status"] == "stopped"
+    assert ranked == ["degree", "common neighbors"]
+    assert not folder.export.exists()
+
+    folder.stop.unlink()
+    last = [*reports_of(folder, config, tiny_store, None)][-1]
+    assert (last.step, last.reason) == (2, "finished")
+    assert ranked == ["degree", "common neighbors", "3-mers", "look-up", "composition"]
+    outcomes = [read_record(run.outcome, "outcome") for run in (folder, unbroken)]
+    for name in ("status", "final", "weights_sha256"):
+        assert outcomes[0][name] == outcomes[1][name], name

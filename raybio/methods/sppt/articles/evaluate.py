@@ -1,6 +1,6 @@
 """Link retrieval of text encoders: at the end of a run, and of finished encoders by command."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import ClassVar, Literal
@@ -38,7 +38,7 @@ from raybio.methods.sppt.articles.link_samples import (
 from raybio.methods.sppt.articles.store import LinkedTextStore
 from raybio.methods.sppt.evaluate import draw_link_queries
 from raybio.methods.sppt.link_retrieval import LinkRetrieval
-from raybio.methods.sppt.rivals import Rival, link_rivals
+from raybio.methods.sppt.rivals import LOOK_UP, Rival
 from raybio.methods.sppt.scores import with_intervals
 from raybio.methods.sppt.system import LinkEvaluator
 from raybio.store.store import open_store
@@ -80,42 +80,30 @@ class ArticleLinkEvaluator(LinkEvaluator):
             scores, by_embeddings(embedding_ND), self.config.seed, embedding_ND.device, collective
         )
 
-    def untrained(
-        self, model: Encoder, collective: Collective
-    ) -> Iterator[tuple[Stage, ModelScores]]:
-        """Score the stages without training, and random vectors and rivals on samples, too."""
-        device = device_of(model)
-        rivals = self._rivals_of_samples(collective)
-        for stage, scores in super().untrained(model, collective):
-            if stage == "random" and self.evaluation.test_graphs:
-                vector_ND = random_vectors(self.linked.num_rows, SAMPLES_SEED)
-                by_random = by_embeddings(vector_ND)
-                scores = self._with_samples(scores, by_random, self.config.seed, device, collective)
-            if stage in rivals:
-                # As by ``RIVAL_SEED``, whatever the run's seed.
-                by_words = by_rival(rivals[stage], device)
-                scores = self._with_samples(scores, by_words, 0, device, collective)
-            yield stage, scores
+    def score_random(self, model: Encoder, collective: Collective) -> ModelScores:
+        """Score random vectors, on samples too."""
+        scores = super().score_random(model, collective)
+        if not self.evaluation.test_graphs:
+            return scores
+        vector_ND = random_vectors(self.linked.num_rows, SAMPLES_SEED)
+        by_random = by_embeddings(vector_ND)
+        return self._with_samples(scores, by_random, self.config.seed, device_of(model), collective)
 
-    def _rivals_of_samples(self, collective: Collective) -> dict[str, Rival]:
-        """Return the rivals of samples by name, without look-up: it compares all pairs of texts."""
-        if not (self.evaluation.test_graphs and self.evaluation.rivals):
-            return {}
+    def score_rival(
+        self,
+        name: str,
+        rival: Callable[[], Rival],
+        device: torch.device,
+        collective: Collective,
+    ) -> ModelScores:
+        """Score a rival, on samples too except for look-up, which compares all pairs of texts."""
+        scores = super().score_rival(name, rival, device, collective)
+        if name == LOOK_UP or not self.evaluation.test_graphs:
+            return scores
         all_nodes = draw_link_queries(self.linked.graph, self.linked.heldout, 0)
-        rivals = link_rivals(
-            all_nodes,
-            self.linked.graph,
-            self.read,
-            self.content,
-            self.content_ngram,
-            composition=self.composition,
-            collective=collective,
-        )
-        rival_by_name: dict[str, Rival] = {}
-        while self.content not in rival_by_name:
-            rival = next(rivals)
-            rival_by_name[rival.name] = rival
-        return rival_by_name
+        of_all_nodes = self.rivals_of(all_nodes, collective)[name]()
+        # As by ``RIVAL_SEED``, whatever the run's seed.
+        return self._with_samples(scores, by_rival(of_all_nodes, device), 0, device, collective)
 
     def _with_samples(
         self,

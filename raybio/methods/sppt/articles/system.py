@@ -90,7 +90,7 @@ def build(config: Config, store_path: str | Location) -> System:
     rows_per_step = config.plan.global_batch_rows * (1 + config.plan.num_positives_per_anchor)
     tokens = _stored_tokens(store, encoder, config.schedule.max_steps * rows_per_step)
     read = replace(text_rows(store, encoder), tokens=tokens)
-    evaluator = link_evaluator(config, store, read, fresh=new_encoder)
+    evaluator = link_evaluator(config, store, encoder, read, fresh=new_encoder)
     return link_system(
         "sppt_mag",
         config,
@@ -120,6 +120,7 @@ def initial_encoder(config: Config, store: LinkedTextStore) -> TextEncoder:
 def link_evaluator(
     config: Config,
     store: LinkedTextStore,
+    encoder: TextEncoder,
     read: ReadRows,
     *,
     fresh: Callable[[], Encoder] | None,
@@ -129,11 +130,18 @@ def link_evaluator(
     Args:
         config: its seed, memory and evaluation count.
         store: the articles.
+        encoder: has the tokenizer.
         read: reader of their texts as the encoder's tokens.
         fresh: returns the encoder with its initial weights; None: they are unknown.
     """
     return ArticleLinkEvaluator(
-        store, read, fresh, config.evaluation, config, heldout_parts=_heldout_parts(store)
+        store,
+        read,
+        fresh,
+        config.evaluation,
+        config,
+        TokenizerSource.of(encoder.tokenizer).identity(encoder.max_tokens),
+        heldout_parts=_heldout_parts(store),
     )
 
 

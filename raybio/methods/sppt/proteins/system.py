@@ -150,6 +150,7 @@ def link_evaluator(
         fresh,
         config.evaluation,
         config,
+        f"vocabulary {encoder.vocabulary.fingerprint}, {max_length} tokens",
         heldout_parts=_heldout_parts(store),
     )
 

@@ -29,9 +29,8 @@ def accuracy_of_letters(evaluator: NodeLabelEvaluator, words: tuple[str, str]) -
     label_N = np.arange(num_nodes) % 2
     texts = [f"{words[label]} {'qrst'[number % 3]}" for number, label in enumerate(label_N)]
     nodes = replace(evaluator.nodes, text_N=texts, label_N=label_N)
-    model = evaluator.initial_encoder()
     changed = replace(evaluator, nodes=nodes)
-    name, scores = next(iter(changed.untrained(model, SingleProcess())))
+    ((name, scores),) = changed.rivals("cpu", SingleProcess())
     assert name == CHARACTERS
     return scores.scores["nodes"]["accuracy"]["value"]
 
