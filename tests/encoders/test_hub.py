@@ -40,7 +40,7 @@ from raybio.methods.sppt.proteins.encoder import EncoderConfig, build_protein_en
 from raybio.encoders.checkpoints import check_source
 from raybio.encoders.config import TextEncoderConfig
 from raybio.encoders.sources import find_source, pin_commit
-from raybio.encoders.text import build_text_encoder, check_mask_head, check_text_encoder
+from raybio.encoders.text import build_text_encoder, check_text_encoder
 from raybio.methods.mtb_mccl.config import RelationEncoderConfig
 from raybio.methods.mtb_mccl.encoder import build_relation_encoder
 from raybio.methods.mtb_mccl.frozen_encoder import frozen_config
@@ -74,7 +74,7 @@ for order in sys.argv[1:]:
             config = TextEncoderConfig(source=source, revision=revision)
             encoder = build_text_encoder(config, seed=1)
             if task == "masked":
-                check_mask_head(config)
+                check_text_encoder(config, needs_mask_head=True)
                 encoder.add_mask_head(config, seed=1)
             commit = find_source(source, revision).commit
             print(commit, weights_digest(encoder.state_dict().items()))
