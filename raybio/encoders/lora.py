@@ -7,10 +7,8 @@ stay as they are.
 
 import copy
 import importlib.util
-from collections.abc import Callable
 from typing import Any, TypeVar
 
-import torch
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -48,19 +46,14 @@ def check_lora(config: TransformerConfig) -> None:
         )
 
 
-def check_adapters(make_model: Callable[[], PreTrainedModel], config: TransformerConfig) -> None:
-    """Refuse targets that name no layer of a model, without its weights.
-
-    Args:
-        make_model: makes the model; it is called on torch's device without memory.
-        config: settings of the encoder.
+def check_adapters(model: PreTrainedModel, config: TransformerConfig) -> None:
+    """Refuse targets that name no layer of a model, whatever its weights.
 
     Raises:
         ConfigError: it lists the layers there are.
     """
     if config.lora.rank is not None:
-        with torch.device("meta"):
-            _targets(make_model().base_model, config)
+        _targets(model.base_model, config)
 
 
 def add_adapters(model: PreTrainedModel, config: TransformerConfig, *, seed: int) -> None:

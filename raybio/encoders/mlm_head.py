@@ -99,25 +99,35 @@ def build_mask_head(
         source: ``encoder.source``, for messages.
 
     Raises:
-        ConfigError: if the model's word embeddings are of another width than its states.
+        ConfigError: as ``check_mask_head_width``.
     """
-    embedding = model.get_input_embeddings()
-    width = model.config.hidden_size
-    if embedding.embedding_dim != width:
-        raise ConfigError(
-            f"encoder.source {source!r}: its word embeddings have {embedding.embedding_dim} "
-            f"numbers and its states {width}, and a head of masked language modeling wants as "
-            "many; take another model, such as BERT"
-        )
+    check_mask_head_width(model, source)
     config = model.config
     eps = getattr(config, "layer_norm_eps", getattr(config, "norm_eps", 1e-12))
     activation = getattr(config, _ACTIVATIONS.get(config.model_type, ""), "gelu")
     with seeded_weights(seed):
-        head = MaskHead(width, embedding.num_embeddings, eps=eps, activation=activation)
+        num_tokens = model.get_input_embeddings().num_embeddings
+        head = MaskHead(config.hidden_size, num_tokens, eps=eps, activation=activation)
     saved = weights()
     if saved is not None:
         head.load_checkpoint_weights({name: saved[name] for name in head.state_dict()})
     return head
+
+
+def check_mask_head_width(model: PreTrainedModel, source: str) -> None:
+    """Refuse a model that can have no ``MaskHead``.
+
+    Raises:
+        ConfigError: if its word embeddings are of another width than its states.
+    """
+    embedding_width = model.get_input_embeddings().embedding_dim
+    width = model.config.hidden_size
+    if embedding_width != width:
+        raise ConfigError(
+            f"encoder.source {source!r}: its word embeddings have {embedding_width} numbers and "
+            f"its states {width}, and a head of masked language modeling wants as many; take "
+            "another model, such as BERT"
+        )
 
 
 def exported_mask_head(source: str, revision: str) -> Path | None:

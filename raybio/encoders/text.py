@@ -22,6 +22,7 @@ from raybio.encoders.mlm_head import (
     MaskHead,
     build_mask_head,
     check_mask_head_weights,
+    check_mask_head_width,
     exported_mask_head,
     read_mask_head,
 )
@@ -149,11 +150,7 @@ class TextEncoder(Encoder):
         Raises:
             ConfigError: if the tokenizer has no mask token, or the model cannot have such a head.
         """
-        if self.tokenizer.mask_token_id is None:
-            raise ConfigError(
-                f"encoder.source {config.source!r}: its tokenizer has no mask token; want one that "
-                "has"
-            )
+        require_mask_token(self.tokenizer, config.source)
 
         def weights() -> dict[str, Tensor] | None:
             if config.num_layers_kept is not None:
@@ -194,36 +191,56 @@ class TextEncoder(Encoder):
             )
 
 
-def check_text_encoder(config: TextEncoderConfig) -> None:
-    """Check that a checkpoint exists and fits; only the headers of its weights are read.
+def check_text_encoder(
+    config: TextEncoderConfig, *, needs_mask_token: bool = False, needs_mask_head: bool = False
+) -> TextEncoder | None:
+    """Refuse what ``build_text_encoder`` would refuse; only the headers of weights are read.
+
+    Args:
+        config: the settings.
+        needs_mask_token: whether the tokenizer must have a mask token.
+        needs_mask_head: whether ``add_mask_head`` will be called.
+
+    Returns:
+        The encoder with zeros for weights and without adapters, for more checks; None for scratch.
 
     Raises:
-        ConfigError: if it cannot be found or reached, is no text encoder, has fewer layers than
-            ``num_layers_kept``, has no dropout to set, cannot have the adapters of ``lora``, or
-            weights are missing or of other shapes.
+        ConfigError: as ``build_text_encoder`` and ``TextEncoder.add_mask_head``.
     """
     check_lora(config)
     check_source(config.source, config.revision)
     if config.source == SCRATCH:
-        return
+        return None
     checkpoint = _checkpoint(config)
-    dropouts = {"dropout": config.dropout, "attention_dropout": config.attention_dropout}
-    checkpoint.check_model(num_layers=config.num_layers_kept, **dropouts)
-    sizes = checkpoint.load_config(config.num_layers_kept, **dropouts)
-    check_adapters(lambda: AutoModel.from_config(sizes), config)
+    model = checkpoint.check_model(
+        dropout=config.dropout,
+        attention_dropout=config.attention_dropout,
+        num_layers=config.num_layers_kept,
+    )
+    encoder = _wrap(config, model, checkpoint.load_tokenizer(), checkpoint)
+    check_adapters(model, config)
+    if needs_mask_token or needs_mask_head:
+        require_mask_token(encoder.tokenizer, config.source)
+    if needs_mask_head:
+        check_mask_head_width(model, config.source)
+        exported = exported_mask_head(config.source, config.revision)
+        if exported is None and config.num_layers_kept is None:
+            check_mask_head_weights(config.source, config.revision)
+    return encoder
 
 
-def check_mask_head(config: TextEncoderConfig) -> None:
-    """Refuse a head of masked language modeling that does not fit, without reading weights.
+def require_mask_token(tokenizer: PreTrainedTokenizerFast, source: str) -> str:
+    """Return the mask token of the tokenizer of a source.
 
     Raises:
-        ConfigError: if a weight of the source's language model has another shape than its
-            config.json says.
+        ConfigError: if it has none.
     """
-    if config.num_layers_kept is not None:
-        return
-    if exported_mask_head(config.source, config.revision) is None:
-        check_mask_head_weights(config.source, config.revision)
+    token: str | None = tokenizer.mask_token
+    if token is None:
+        raise ConfigError(
+            f"encoder.source {source!r}: its tokenizer has no mask token; want one that has"
+        )
+    return token
 
 
 def build_text_encoder(
@@ -261,15 +278,26 @@ def build_text_encoder(
                 attention_dropout=config.attention_dropout,
                 num_layers=config.num_layers_kept,
             )
-    fit_model(model, config, len(tokenizer))
+    encoder = _wrap(config, model, tokenizer, checkpoint)
     add_adapters(model, config, seed=seed)
+    return encoder.train()
+
+
+def _wrap(
+    config: TextEncoderConfig,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    checkpoint: TextCheckpoint | None,
+) -> TextEncoder:
+    """Return the encoder of a model and its tokenizer, if they and ``config`` fit together."""
+    fit_model(model, config, len(tokenizer))
     _check_padding(config, model, tokenizer)
     if config.normalize == "auto":
         head = checkpoint.head if checkpoint else None
         is_normalized = head is not None and head.is_normalized
     else:
         is_normalized = config.normalize
-    encoder = TextEncoder(
+    return TextEncoder(
         model,
         tokenizer,
         max_tokens=_max_tokens(config, model, tokenizer, checkpoint),
@@ -281,7 +309,6 @@ def build_text_encoder(
         ),
         is_normalized=is_normalized,
     )
-    return encoder.train()
 
 
 def initial_encoder(

@@ -103,14 +103,14 @@ class TextCheckpoint:
         dropout: float | None = None,
         attention_dropout: float | None = None,
         num_layers: int | None = None,
-    ) -> None:
-        """Refuse what ``load_model`` would refuse; only the headers of the weights are read.
+    ) -> PreTrainedModel:
+        """Return the same as ``load_model``, but with zeros for weights; read only their headers.
 
         Raises:
             ConfigError: as ``load_model``.
         """
         config = self.load_config(num_layers, dropout=dropout, attention_dropout=attention_dropout)
-        self._read(check_weights, config)
+        return self._read(check_weights, config)
 
     def _read(self, read: WeightsReader, config: PreTrainedConfig) -> PreTrainedModel:
         model_class = MODEL_MAPPING[type(config)]

@@ -30,8 +30,10 @@ def weight_shapes(source: str, revision: str) -> dict[str, Shape]:
     """
     shapes: dict[str, Shape] = {}
     if find_weights(source, revision).is_pickle:
-        for path in sorted(converted_weights(source, revision).glob("*.safetensors")):
-            shapes |= _shapes_of_file(source, path)
+        folder = converted_weights(source, revision)
+        remedy = f"remove {folder}, and the weights of the source are converted again"
+        for path in sorted(folder.glob("*.safetensors")):
+            shapes |= _shapes_of_file(source, path, remedy)
         return shapes
     for name in weights_files(source, revision):
         shapes |= _shapes(source, name, revision)
@@ -58,11 +60,12 @@ def _shapes_on_hub(hub_id: str, name: str, commit: str) -> dict[str, Shape]:
     return {tensor: tuple(info.shape) for tensor, info in header.tensors.items()}
 
 
-def _shapes_of_file(source: str, path: Path) -> dict[str, Shape]:
+def _shapes_of_file(source: str, path: Path, remedy: str = "fetch it again") -> dict[str, Shape]:
     """Return the shapes of a file; refuse one that is cut, or a pointer of Git LFS."""
     try:
         with safe_open(path, framework="pt") as file:
             names = list(file.keys())
             return {name: tuple(file.get_slice(name).get_shape()) for name in names}
     except (SafetensorError, OSError) as error:
-        raise unloadable(source, f"{path.name} is damaged ({error}); fetch it again") from None
+        # The message may be cut, and the path of a cache is long.
+        raise unloadable(source, f"{path.name} is damaged; {remedy} ({error})") from None

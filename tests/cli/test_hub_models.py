@@ -6,19 +6,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from huggingface_hub import constants
+from huggingface_hub import constants, hf_api
 from typer.testing import CliRunner
 
 import raybio
 from raybio.cli.main import app
+from raybio.core.digest import file_digest
 from raybio.core.errors import ConfigError
 from raybio.encoders.hub import fetch_model
 from raybio.methods.biostransformers.store import ArticleStore
 from tests.cli.test_evaluate_models import trained_system, write_task
-from tests.encoders.hub import serve_hub
+from tests.encoders.hub import COMMIT, serve_hub
 from tests.encoders.published import pickled_text
-from tests.encoders.tiny_text import save_tiny
+from tests.encoders.tiny_text import save_tiny, save_with_head
+from tests.guide_inputs import zero_shot_inputs
 from tests.methods.conformance_cases import tiny_config
+from tests.methods.known_answers import write_benchmark
 from tests.runtime.search.test_index import write
 from tests.runtime.search.test_queries import SEQUENCES, export
 
@@ -47,6 +50,7 @@ def use_hub(monkeypatch: pytest.MonkeyPatch, address: str, cache: Path) -> None:
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hf_api.api, "endpoint", address)
 
 
 def test_search_takes_a_hub_id_for_the_folder_that_it_names(model: Path, tmp_path: Path) -> None:
@@ -86,6 +90,35 @@ def test_a_report_has_the_commit_of_a_hub_id_and_the_digest_of_each_model(
     assert json.loads((out / "report.json").read_text())["settings"]["weights"] == {
         "tiny/texts": {"digest": digest, "commit": commit},
         str(folder): {"digest": digest},
+    }
+
+
+@pytest.mark.parametrize("command", ["evaluate zero-shot", "evaluate baselines", "evaluate probe"])
+def test_a_report_names_the_commit_of_a_hub_id_and_the_digest_of_a_folder(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save_with_head(tmp_path / "model", "bert")
+    data = tmp_path / "data"
+    arguments = ["--benchmark", data]
+    if command == "evaluate zero-shot":
+        zero_shot_inputs(data)
+        arguments = ["--data", data, "--tasks", "pubmedqa"]
+    else:
+        write_benchmark(data)
+    if command == "evaluate baselines":
+        arguments += ["--methods", "mask-average", "--queries-per-relation", 1]
+    # A process keeps the commit of a hub id.
+    hub_id = f"tiny/{command.split()[-1]}"
+    out = tmp_path / "report"
+    with serve_hub({hub_id: Path(folder)}) as address:
+        use_hub(monkeypatch, address, tmp_path / "cache")
+        run(*command.split(), "--model", hub_id, "--model", folder, *arguments, "--out", out)
+    report = out / ("baselines.json" if command == "evaluate baselines" else "report.json")
+    shared = {"revision": "main", "weights": "model.safetensors"}
+    assert json.loads(report.read_text())["settings"]["weights"] == {
+        hub_id: shared | {"source": hub_id, "commit": COMMIT},
+        folder: shared
+        | {"source": folder, "sha256": file_digest(Path(folder) / "model.safetensors")},
     }
 
 

@@ -21,6 +21,7 @@ class _Hub(BaseHTTPRequestHandler):
     """The hub's /{id}/resolve/{revision}/{file}, /api/models/{id} and its tree, for some repositories."""
 
     folder_by_id: dict[str, Path]
+    id_by_older: dict[str, str]
 
     def do_HEAD(self):
         self._answer(with_body=False)
@@ -30,7 +31,16 @@ class _Hub(BaseHTTPRequestHandler):
 
     def _answer(self, *, with_body: bool) -> None:
         path = self.path.split("?")[0].strip("/").removeprefix("api/models/")
-        name = "/".join(path.split("/")[:2])
+        owner, *below = path.split("/")
+        # The oldest repositories have no owner.
+        has_owner = owner not in self.folder_by_id.keys() | self.id_by_older.keys()
+        name = "/".join([owner, *below[:1]]) if has_owner else owner
+        if name in self.id_by_older:
+            self.send_response(307)
+            self.send_header("Location", self.path.replace(name, self.id_by_older[name], 1))
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         folder, rest = self.folder_by_id.get(name), path[len(name) :].strip("/")
         body = (
             b""
@@ -92,11 +102,15 @@ def _file(folder: Path, rest: str) -> bytes:
 
 
 @contextmanager
-def serve_hub(folder_by_id: dict[str, Path]) -> Iterator[str]:
-    """The address of a hub that holds these repositories, while the block runs."""
-    server = ThreadingHTTPServer(
-        ("127.0.0.1", 0), type("TinyHub", (_Hub,), {"folder_by_id": folder_by_id})
-    )
+def serve_hub(
+    folder_by_id: dict[str, Path], id_by_older: dict[str, str] | None = None
+) -> Iterator[str]:
+    """The address of a hub that holds these repositories, while the block runs.
+
+    Requests of an older id are redirected, as those of bert-base-cased to google-bert's.
+    """
+    repositories = {"folder_by_id": folder_by_id, "id_by_older": id_by_older or {}}
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("TinyHub", (_Hub,), repositories))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

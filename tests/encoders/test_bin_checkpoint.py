@@ -2,6 +2,8 @@
 
 import os
 import pickle
+import re
+import shutil
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -116,6 +118,20 @@ def test_damaged_weights_are_refused_and_nothing_is_written(content, tmp_path):
     with pytest.raises(ConfigError, match="holds list, want a mapping of names to tensors"):
         check_source(str(source), "main")
     assert not converted_files()
+
+
+def test_a_damaged_cache_is_named_and_made_again_when_it_is_removed(tmp_path):
+    source = tmp_path / "published"
+    pickled_text(source, "bert")
+    check_source(str(source), "main")
+    (converted,) = converted_files()
+    converted.write_bytes(converted.read_bytes()[:-1])
+    remedy = f"model.safetensors is damaged; remove {converted.parent}, and the weights of the"
+    with pytest.raises(ConfigError, match=re.escape(remedy)) as refused:
+        check_source(str(source), "main")
+    assert "fetch it again" not in str(refused.value)
+    shutil.rmtree(converted.parent)
+    check_source(str(source), "main")
 
 
 def test_a_cache_that_cannot_be_written_is_refused_with_its_setting(tmp_path, monkeypatch):

@@ -29,6 +29,10 @@ from tests.methods.relation_graphs.encoders.character_bert.tiny_characters impor
 
 TINY = {"num_layers": 1, "width": 16, "num_heads": 2, "ffn_width": 16, "max_positions": 64}
 
+OWNERLESS = "bert-tiny-uncased"
+REDIRECTED = "bert-tiny-cased"
+"""Ids without an owner, as bert-base-cased: at the hub itself, and redirected to tiny/plain."""
+
 TOKEN = "hf_" + "x" * 34
 
 PROGRAM = """
@@ -40,7 +44,7 @@ from raybio.methods.sppt.proteins.encoder import EncoderConfig, build_protein_en
 from raybio.encoders.checkpoints import check_source
 from raybio.encoders.config import TextEncoderConfig
 from raybio.encoders.sources import find_source, pin_commit
-from raybio.encoders.text import build_text_encoder, check_mask_head, check_text_encoder
+from raybio.encoders.text import build_text_encoder, check_text_encoder
 from raybio.methods.mtb_mccl.config import RelationEncoderConfig
 from raybio.methods.mtb_mccl.encoder import build_relation_encoder
 from raybio.methods.mtb_mccl.frozen_encoder import frozen_config
@@ -74,7 +78,7 @@ for order in sys.argv[1:]:
             config = TextEncoderConfig(source=source, revision=revision)
             encoder = build_text_encoder(config, seed=1)
             if task == "masked":
-                check_mask_head(config)
+                check_text_encoder(config, needs_mask_head=True)
                 encoder.add_mask_head(config, seed=1)
             commit = find_source(source, revision).commit
             print(commit, weights_digest(encoder.state_dict().items()))
@@ -130,6 +134,7 @@ def hub(tmp_path_factory):
     narrow = Path(save_tiny(folder.parent / "narrow"))
     settings = json.loads((narrow / "config.json").read_text()) | {"intermediate_size": 40}
     (narrow / "config.json").write_text(json.dumps(settings))
+    plain = Path(save_tiny(folder.parent / "plain"))
     masked = build_text_encoder(TextEncoderConfig(source=save_tiny(folder.parent / "text")), seed=0)
     masked.add_mask_head(TextEncoderConfig(), seed=3)
     config = RelationEncoderConfig(source=save_tiny(folder.parent / "base"), projection="linear")
@@ -141,7 +146,8 @@ def hub(tmp_path_factory):
         "tiny/relations": export_relation_encoder(
             relations, folder.parent / "relations", card={}, settings=relation_settings
         ),
-        "tiny/plain": Path(save_tiny(folder.parent / "plain")),
+        "tiny/plain": plain,
+        OWNERLESS: plain,
         "tiny/narrow": narrow,
         "tiny/esm": folder,
         "tiny/gated": gated,
@@ -151,7 +157,7 @@ def hub(tmp_path_factory):
         "tiny/empty": empty,
         "tiny/words": save_character_bert(words, folder.parent / "words"),
     }
-    with serve_hub(repositories) as address:
+    with serve_hub(repositories, {REDIRECTED: "tiny/plain"}) as address:
         yield Hub(
             address,
             {name: weights_digest(one.state_dict().items()) for name, one in encoder_by_id.items()},
@@ -206,7 +212,10 @@ def online(hub, cache):
         f"pinned@tiny/moved@{COMMIT}",
         "check@tiny/unsafe@main",
         "check@tiny/empty@main",
+        "text@tiny/plain@main",
     ]
+    for source in (OWNERLESS, REDIRECTED):
+        orders += [f"fits@{source}@main", f"text@{source}@main"]
     return run(orders, cache, hub.address)
 
 
@@ -215,6 +224,7 @@ def offline(cache, online):
     """What a process without a hub says, which loads from the cache."""
     orders = ["load@tiny/esm@main", "load@tiny/other@main", "words@tiny/words@main"]
     orders += ["text@tiny/pickled@main", f"pinned@tiny/moved@{COMMIT}"]
+    orders += [f"text@{OWNERLESS}@main", f"text@{REDIRECTED}@main"]
     return run(orders, cache, None)
 
 
@@ -228,6 +238,15 @@ def test_an_encoder_is_loaded_by_hub_id_or_commit_and_later_from_the_cache(hub, 
         assert unknown.startswith("ConfigError: encoder.source 'tiny/other' cannot be loaded: ")
         assert "hf download tiny/other --local-dir FOLDER" in unknown
         assert "HF_HUB_OFFLINE=1" in unknown
+
+
+@pytest.mark.parametrize("source", [OWNERLESS, REDIRECTED])
+def test_an_id_without_an_owner_is_checked_and_loaded(online, offline, source):
+    assert online[f"fits@{source}@main"].startswith("None ")
+    loaded = online["text@tiny/plain@main"]
+    assert loaded.startswith(f"{COMMIT} ")
+    for lines in (online, offline):
+        assert lines[f"text@{source}@main"] == loaded
 
 
 def test_the_mask_head_of_an_export_at_the_hub_is_loaded(hub, online):

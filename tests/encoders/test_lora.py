@@ -76,7 +76,7 @@ def test_targets_are_names_of_linear_layers_and_others_are_refused_without_weigh
 def test_a_model_without_linear_layers_is_refused() -> None:
     sizes = GPT2Config(n_embd=8, n_layer=1, n_head=1, vocab_size=9)
     with pytest.raises(ConfigError, match="is a GPT2Model without linear layers"):
-        check_adapters(lambda: AutoModel.from_config(sizes), settings("./gpt2", rank=2))
+        check_adapters(AutoModel.from_config(sizes), settings("./gpt2", rank=2))
 
 
 def test_a_machine_without_peft_is_refused_before_the_source_is_looked_at(

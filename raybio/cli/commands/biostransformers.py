@@ -77,6 +77,7 @@ def zero_shot(
     folders = [model_folder(path, "--model") for path in model]
     data_folder = local_copy(data, "--data")
     pmids = None if hoc_pmids is None else local_copy(hoc_pmids, "--hoc-pmids")
+    from raybio.encoders.sources import source_record
     from raybio.methods.biostransformers.zero_shot.evaluate import evaluate_zero_shot
     from raybio.methods.biostransformers.zero_shot.report import report_data, report_markdown
 
@@ -90,7 +91,16 @@ def zero_shot(
             hoc_pmids=pmids,
             report=lambda task: print(f"evaluating {task}"),
         )
-    settings = {"models": model, "data": str(data), "seed": seed, "max_length": max_length}
+    weights = {
+        given: source_record(folder, "main") for given, folder in zip(model, folders, strict=True)
+    }
+    settings = {
+        "models": model,
+        "weights": weights,
+        "data": str(data),
+        "seed": seed,
+        "max_length": max_length,
+    }
     settings["precision"] = precision
     if hoc_pmids is not None:
         settings["hoc_pmids"] = str(hoc_pmids)

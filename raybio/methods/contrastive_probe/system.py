@@ -8,7 +8,12 @@ from raybio.core.location import Location
 from raybio.encoders.config import SCRATCH
 from raybio.encoders.export import export_text_encoder
 from raybio.encoders.input_lengths import InputLengths, lengths_of_texts, text_lengths
-from raybio.encoders.text import check_text_encoder, initial_encoder, text_reader
+from raybio.encoders.text import (
+    check_text_encoder,
+    initial_encoder,
+    require_mask_token,
+    text_reader,
+)
 from raybio.encoders.tokenization import TokenizerSource
 from raybio.methods.contrastive_probe.batches import ClozeBatch
 from raybio.methods.contrastive_probe.cloze import ClozeCollate, ClozePlan
@@ -37,7 +42,7 @@ def check(config: Config, store: ClozeStore) -> None:
     Raises:
         ConfigError: with the setting.
     """
-    check_text_encoder(config.encoder)
+    check_text_encoder(config.encoder, needs_mask_token=True)
     _check_and_plan(config, store)
 
 
@@ -89,12 +94,7 @@ def build(config: Config, store_path: str | Location) -> System:
     plan = _check_and_plan(config, store)
     encoder = initial_encoder(config.encoder, seed=config.seed, count_by_word=store.count_by_word)
     tokenizer = TokenizerSource.of(encoder.tokenizer)
-    mask_token = encoder.tokenizer.mask_token
-    if mask_token is None:
-        raise ConfigError(
-            f"encoder.source {config.encoder.source!r}: its tokenizer has no mask token; "
-            "want one that has"
-        )
+    mask_token = require_mask_token(encoder.tokenizer, config.encoder.source)
     max_length = min(config.cloze.max_tokens, encoder.max_tokens)
     tokenize = partial(tokenizer.tokenize, max_length=max_length, keep_mask=True)
     collate = ClozeCollate(plan, config.cloze, tokenize, mask_token, config.seed)

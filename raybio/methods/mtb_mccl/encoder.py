@@ -21,12 +21,16 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from raybio.core.batch import PaddedTokens, Tokens
-from raybio.core.errors import ConfigError
 from raybio.core.interfaces import Encoded, Encoder
 from raybio.encoders.config import SCRATCH
 from raybio.encoders.mlm_head import MaskHead, build_mask_head, read_mask_head
 from raybio.encoders.sources import fetch_file
-from raybio.encoders.text import TextEncoder, build_text_encoder
+from raybio.encoders.text import (
+    TextEncoder,
+    build_text_encoder,
+    check_text_encoder,
+    require_mask_token,
+)
 from raybio.encoders.tokenization import special_ids_around
 from raybio.encoders.transformer import seeded_weights
 from raybio.methods.mtb_mccl.attention import (
@@ -143,14 +147,8 @@ class RelationEncoder(Encoder):
 
     @property
     def markers(self) -> dict[str, Any]:
-        """Special token ids, keyed by the fields of ``documents.markers.Markers``.
-
-        Raises:
-            ConfigError: if the tokenizer has no mask token.
-        """
+        """Special token ids, keyed by the fields of ``documents.markers.Markers``."""
         tokenizer = self.text.tokenizer
-        if tokenizer.mask_token_id is None:
-            raise ConfigError("encoder.source: its tokenizer has no mask token; want one that has")
         prefix_ids, suffix_ids = special_ids_around(tokenizer)
         token_by_field = {
             "opening_id": OPENING,
@@ -215,10 +213,11 @@ def build_relation_encoder(
     The projection of a folder that ``export_relation_encoder`` wrote is loaded, too.
 
     Raises:
-        ConfigError: if the source cannot be found or reached, is no usable text encoder, or does
-            not return its attention.
+        ConfigError: if the source cannot be found or reached, is no usable text encoder, does not
+            return its attention, or its tokenizer has no mask token.
     """
     text = build_text_encoder(config, seed=seed, count_by_word=count_by_word)
+    require_mask_token(text.tokenizer, config.source)
     with seeded_weights(seed):
         add_markers(text)
         encoder = RelationEncoder(text, is_projected=config.projection == "linear")
@@ -226,6 +225,21 @@ def build_relation_encoder(
     if encoder.projection is not None and "projection.weight" in saved:
         encoder.projection.load_state_dict({"weight": saved["projection.weight"]})
     return encoder.train()
+
+
+def check_relation_encoder(config: RelationEncoderConfig, *, needs_mask_head: bool = False) -> None:
+    """Refuse what ``build_relation_encoder`` would refuse; only the headers of weights are read.
+
+    Args:
+        config: the settings.
+        needs_mask_head: whether ``RelationEncoder.add_mask_head`` will be called.
+
+    Raises:
+        ConfigError: as ``build_relation_encoder``.
+    """
+    text = check_text_encoder(config, needs_mask_token=True, needs_mask_head=needs_mask_head)
+    if text is not None:
+        record_attention(text.model)
 
 
 def read_parts(source: str, revision: str = "main") -> dict[str, Tensor]:

@@ -4,8 +4,7 @@ Shape letters: R sentences, L padded length, W words of all sentences, D width, 
 """
 
 import hashlib
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from safetensors.torch import load_file
@@ -16,7 +15,7 @@ from raybio.core.batch import Tokens
 from raybio.core.errors import ConfigError
 from raybio.core.interfaces import Encoded, Encoder
 from raybio.encoders.checkpoints import check_source
-from raybio.encoders.lora import add_adapters, check_lora
+from raybio.encoders.lora import add_adapters, check_adapters, check_lora
 from raybio.encoders.packed import packed_states
 from raybio.encoders.sources import source_folder
 from raybio.encoders.text import TextEncoder, build_text_encoder, check_text_encoder
@@ -154,51 +153,35 @@ def build_word_encoder(
             frozen.
     """
     if is_character_bert(config.source, config.revision):
-        encoder = WordEncoder(_character_bert(config, seed))
-        if config.max_length != "auto":
-            encoder.max_tokens = min(encoder.max_tokens, config.max_length)
+        encoder = _character_encoder(config, build_character_bert)
+        add_adapters(encoder.body.model, config, seed=seed)
     else:
         encoder = WordEncoder(build_text_encoder(config, seed=seed, count_by_word=count_by_word))
     _freeze(encoder, config)
     return encoder.train()
 
 
-def check_word_encoder(config: WordEncoderConfig) -> None:
-    """Check that a checkpoint exists and fits the settings; see ``check_text_encoder``.
+def check_word_encoder(config: WordEncoderConfig) -> WordEncoder | None:
+    """Refuse what ``build_word_encoder`` would refuse; only the headers of weights are read.
+
+    Returns:
+        The encoder without its weights and adapters, for more checks; None for scratch.
 
     Raises:
-        ConfigError: also if no layer is left to train.
+        ConfigError: as ``build_word_encoder``.
     """
     check_lora(config)
     check_source(config.source, config.revision)
     if is_character_bert(config.source, config.revision):
-        check_character_bert(config.source, config.revision, config.num_layers_kept)
+        encoder = _character_encoder(config, check_character_bert)
+        check_adapters(encoder.body.model, config)
     else:
-        check_text_encoder(config)
-    check_layers(config)
-
-
-def check_layers(config: WordEncoderConfig) -> None:
-    """Check that not all layers of a folder are frozen, before loading it.
-
-    Raises:
-        ConfigError: if no layer is left to train.
-    """
-    path = source_folder(config.source) / "config.json"
-    if path.is_file():
-        settings = json.loads(path.read_text(encoding="utf-8"))
-        num_layers = settings.get("num_hidden_layers")
-        if isinstance(num_layers, int):
-            _check_frozen(config, min(num_layers, config.num_layers_kept or num_layers))
-
-
-def _check_frozen(config: WordEncoderConfig, num_layers: int) -> None:
-    if config.num_frozen_layers >= max(num_layers, 1):
-        raise ConfigError(
-            f"encoder.num_frozen_layers is {config.num_frozen_layers}, and the encoder has "
-            f"{num_layers} layers (encoder.source {config.source!r}); want fewer, so that "
-            "something is trained"
-        )
+        body = check_text_encoder(config)
+        if body is None:
+            return None
+        encoder = WordEncoder(body)
+    _freeze(encoder, config)
+    return encoder
 
 
 def read_heads(source: str) -> dict[str, Tensor]:
@@ -207,13 +190,16 @@ def read_heads(source: str) -> dict[str, Tensor]:
     return load_file(path) if path.is_file() else {}
 
 
-def _character_bert(config: WordEncoderConfig, seed: int) -> CharacterBert:
+def _character_encoder(
+    config: WordEncoderConfig, make: Callable[..., CharacterBert]
+) -> WordEncoder:
+    """Return the encoder over the CharacterBERT that ``make`` makes of a source."""
     if config.attention_dropout is not None:
         raise ConfigError(
             f"encoder.attention_dropout is {config.attention_dropout:g}, and CharacterBERT has one "
             "dropout for all; want encoder.dropout"
         )
-    body = build_character_bert(
+    body = make(
         config.source,
         revision=config.revision,
         dropout=config.dropout,
@@ -223,8 +209,10 @@ def _character_bert(config: WordEncoderConfig, seed: int) -> CharacterBert:
         body.model.gradient_checkpointing_enable(
             gradient_checkpointing_kwargs={"use_reentrant": False}
         )
-    add_adapters(body.model, config, seed=seed)
-    return body
+    encoder = WordEncoder(body)
+    if config.max_length != "auto":
+        encoder.max_tokens = min(encoder.max_tokens, config.max_length)
+    return encoder
 
 
 def _freeze(encoder: WordEncoder, config: WordEncoderConfig) -> None:
@@ -232,7 +220,12 @@ def _freeze(encoder: WordEncoder, config: WordEncoderConfig) -> None:
     if not config.num_frozen_layers:
         return
     num_layers = encoder.model_config.num_hidden_layers
-    _check_frozen(config, num_layers)
+    if config.num_frozen_layers >= max(num_layers, 1):
+        raise ConfigError(
+            f"encoder.num_frozen_layers is {config.num_frozen_layers}, and the encoder has "
+            f"{num_layers} layers (encoder.source {config.source!r}); want fewer, so that "
+            "something is trained"
+        )
     model = encoder.body.model
     # The character part has its own module lists.
     below = set(model.get_input_embeddings().modules())

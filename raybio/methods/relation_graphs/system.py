@@ -38,9 +38,12 @@ def check(config: Config, store: WordStore) -> None:
 
     Raises:
         ConfigError: if the encoder's source or the fold does not exist, no layer is trained, the
-            fold has nothing to learn from or to evaluate, or torch-geometric is not installed.
+            fold has nothing to learn from or to evaluate, the encoder cannot read all words and
+            sentences, or torch-geometric is not installed.
     """
-    check_word_encoder(config.encoder)
+    encoder = check_word_encoder(config.encoder)
+    if encoder is not None:
+        _read_words(config, store, encoder)
     if config.encoder.source == "scratch" and config.encoder.num_frozen_layers:
         raise ConfigError(
             f"encoder.num_frozen_layers is {config.encoder.num_frozen_layers}, and layers from "
@@ -90,7 +93,7 @@ def _check_relations(config: Config, store: WordStore, fold: FoldRows) -> None:
 
 
 def input_lengths(config: Config, store: WordStore) -> list[InputLengths]:
-    """Return nothing: ``check`` refuses sentences that are too long."""
+    """Return nothing: sentences that are too long are refused."""
     return []
 
 
@@ -148,8 +151,7 @@ def build_evaluator(
         ConfigError: if the fold does not exist.
     """
     fold = read_fold(store, config.data)
-    tokens = encoder.word_tokens(store.words, config.encoder)
-    reader = WordReader(store, tokens, encoder.max_tokens)
+    reader = _read_words(config, store, encoder)
     kind = _GRAPHS[config.model]
     features = None
     if kind is not None:
@@ -167,3 +169,13 @@ def build_evaluator(
     )
     objective = RelationGraphObjective(config.objective, config.model, head_of(encoder))
     return EntityRelationEvaluator(config, collate, objective, fold)
+
+
+def _read_words(config: Config, store: WordStore, encoder: WordEncoder) -> WordReader:
+    """Return the reader of a store's sentences.
+
+    Raises:
+        ConfigError: if the encoder has no token for a word, or a sentence is longer than it reads.
+    """
+    tokens = encoder.word_tokens(store.words, config.encoder)
+    return WordReader(store, tokens, encoder.max_tokens)

@@ -10,7 +10,7 @@ from raybio.core.errors import CheckpointError, ConfigError, StorageError
 from raybio.core.location import BucketPath
 from raybio.encoders import sources
 from raybio.encoders.mlm_head import MASK_HEAD_FILE
-from raybio.encoders.text import check_mask_head
+from raybio.encoders.text import check_text_encoder
 from raybio.methods import METHODS
 from raybio.methods.mtb_mccl.encoder import PARTS, read_parts
 from raybio.methods.relation_graphs.encoder import HEADS, read_heads
@@ -141,7 +141,8 @@ def test_heads_next_to_the_transformer_are_read_from_the_copy(
     address = str(run)
     fetch_source(address, "encoder.source")
     assert read_parts(address).keys() == read_heads(address).keys() == tensors.keys()
-    check_mask_head(BERT.config(address).encoder)  # of its own file, not of the transformer's
+    # Of its own file, not of the transformer's.
+    check_text_encoder(BERT.config(address).encoder, needs_mask_head=True)
 
 
 @pytest.mark.parametrize(

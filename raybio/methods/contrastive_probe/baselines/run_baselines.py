@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from raybio.encoders.sources import source_record
 from raybio.methods.contrastive_probe.accuracy import chance_scores, evaluate_predictions
 from raybio.methods.contrastive_probe.baselines.evaluate import (
     RewiredEncoder,
@@ -77,8 +78,10 @@ def report_baselines(
     results = evaluate_baselines(
         models, methods, queries, decode=decode, restrict=restrict, rewired=rewired, log=log
     )
+    sources = [*models, *([] if rewired is None else [rewired.source])]
     settings: dict[str, Any] = {
         "models": list(models),
+        "weights": {source: source_record(source, "main") for source in sources},
         "methods": list(methods),
         "skipped": unsupported,
         "benchmark": str(folder),

@@ -5,7 +5,6 @@ from raybio.core.interfaces import System
 from raybio.core.location import Location
 from raybio.encoders.config import SCRATCH
 from raybio.encoders.input_lengths import InputLengths
-from raybio.encoders.text import check_text_encoder
 from raybio.encoders.tokenization import OffsetTokenizer
 from raybio.methods.mtb_mccl.batches import LabeledDocumentBatch
 from raybio.methods.mtb_mccl.documents.collate import DocumentReader
@@ -13,6 +12,7 @@ from raybio.methods.mtb_mccl.documents.demo import SIMULATED_DOCUMENTS
 from raybio.methods.mtb_mccl.documents.input_lengths import document_lengths
 from raybio.methods.mtb_mccl.documents.markers import Markers
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
+from raybio.methods.mtb_mccl.encoder import check_relation_encoder
 from raybio.methods.mtb_mccl.mccl.collate import RelationCollate
 from raybio.methods.mtb_mccl.mccl.config import Config
 from raybio.methods.mtb_mccl.mccl.evaluate import (
@@ -40,7 +40,7 @@ def check(config: Config, store: DocumentStore) -> None:
         ConfigError: if the encoder's source is unusable, or training or evaluated documents have no
             relation.
     """
-    check_text_encoder(config.encoder)
+    check_relation_encoder(config.encoder)
     if len(store.relation_names) < 2:
         raise ConfigError(
             f"{store.location}: its training documents have no relation; want some to learn from"

@@ -10,7 +10,6 @@ from raybio.core.location import Location
 from raybio.core.randomness import derive_seed
 from raybio.encoders.config import SCRATCH
 from raybio.encoders.input_lengths import InputLengths
-from raybio.encoders.text import check_mask_head, check_text_encoder
 from raybio.encoders.tokenization import OffsetTokenizer
 from raybio.methods.mtb_mccl.batches import TwinDocumentBatch
 from raybio.methods.mtb_mccl.documents.collate import DocumentReader
@@ -18,7 +17,7 @@ from raybio.methods.mtb_mccl.documents.demo import SIMULATED_DOCUMENTS
 from raybio.methods.mtb_mccl.documents.input_lengths import document_lengths
 from raybio.methods.mtb_mccl.documents.markers import Markers
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
-from raybio.methods.mtb_mccl.encoder import RelationEncoder
+from raybio.methods.mtb_mccl.encoder import RelationEncoder, check_relation_encoder
 from raybio.methods.mtb_mccl.export import export_relation_encoder
 from raybio.methods.mtb_mccl.mtb.collate import BlankCollate
 from raybio.methods.mtb_mccl.mtb.config import Config
@@ -48,9 +47,7 @@ def check(config: Config, store: DocumentStore) -> None:
             are held out, or evaluations have no pair to retrieve.
         DataError: if no two entities occur together often enough.
     """
-    check_text_encoder(config.encoder)
-    if config.objective.mlm_weight:
-        check_mask_head(config.encoder)
+    check_relation_encoder(config.encoder, needs_mask_head=config.objective.mlm_weight > 0)
     if config.encoder.projection == "none":
         raise ConfigError("encoder.projection is none, but pre-training trains it; want linear")
     plan = _plan(config, store)

@@ -21,7 +21,7 @@ from raybio.core.interfaces import Encoder, System
 from raybio.core.location import Location
 from raybio.encoders.export import export_text_encoder
 from raybio.encoders.input_lengths import InputLengths, text_lengths
-from raybio.encoders.text import TextEncoder, check_mask_head, check_text_encoder, text_reader
+from raybio.encoders.text import TextEncoder, check_text_encoder, text_reader
 from raybio.encoders.tokenization import TokenizerSource
 from raybio.methods.sppt.articles.config import Config
 from raybio.methods.sppt.articles.demo import SIMULATED_CITATIONS
@@ -47,9 +47,9 @@ def check(config: Config, store: LinkedTextStore) -> None:
             than a sample; or as ``check_link_plan``.
         DataError: as ``check_link_plan``.
     """
-    check_text_encoder(config.encoder)
-    if config.objective.lambda_spml < 1:
-        check_mask_head(config.encoder)
+    check_text_encoder(
+        config.encoder, needs_mask_token=True, needs_mask_head=config.objective.lambda_spml < 1
+    )
     check_link_plan(config, store)
     evaluation = config.evaluation
     if not evaluation.test_graphs:

@@ -24,7 +24,6 @@ from raybio.encoders.checkpoints import (
     load_pretrained,
     load_weights,
 )
-from raybio.encoders.config import SCRATCH
 from raybio.methods.sppt.proteins.tape_checkpoint import readable_source
 from raybio.methods.sppt.proteins.tokenizer import vocabulary_of_tokenizer
 from raybio.methods.sppt.proteins.vocabulary import Vocabulary
@@ -59,19 +58,15 @@ def load_vocabulary(source: str, revision: str) -> Vocabulary:
         ) from None
 
 
-def check_protein_source(source: str, revision: str) -> None:
-    """Refuse a source that does not exist, lacks weights, or whose tokens are not single residues.
-
-    Of the weights, the headers are read.
+def check_model(source: str, revision: str) -> PreTrainedModel:
+    """Return the same as ``load_model``, but with zeros for weights; read only their headers.
 
     Raises:
-        ConfigError: the message names the source and what is wanted.
+        ConfigError: as ``load_model``.
     """
     check_source(*readable_source(source, revision))
-    if source != SCRATCH:
-        model_config = load_config(source, revision)
-        load_vocabulary(source, revision)
-        _read(check_weights, source, revision, model_config)
+    model, _ = _read(check_weights, source, revision, load_config(source, revision))
+    return model
 
 
 def load_config(source: str, revision: str) -> PreTrainedConfig:
@@ -88,14 +83,6 @@ def load_config(source: str, revision: str) -> PreTrainedConfig:
             "ESMFold), ESM C or T5"
         )
     return model_config
-
-
-def empty_model(config: PreTrainedConfig) -> PreTrainedModel:
-    """Return the model of a checkpoint's settings with random weights."""
-    if config.model_type == "t5":
-        return T5EncoderModel(config)
-    model: PreTrainedModel = AutoModelForMaskedLM.from_config(config)
-    return model
 
 
 def load_model(source: str, revision: str, *, dropout: float | None) -> PreTrainedModel:

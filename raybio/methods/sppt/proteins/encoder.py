@@ -35,8 +35,7 @@ from raybio.encoders.transformer import (
     seeded_weights,
 )
 from raybio.methods.sppt.proteins.checkpoint import (
-    check_protein_source,
-    empty_model,
+    check_model,
     load_config,
     load_model,
     load_vocabulary,
@@ -167,14 +166,25 @@ def build_protein_encoder(config: EncoderConfig, *, seed: int) -> ProteinEncoder
         ConfigError: if the source cannot be found or reached, is no usable protein encoder, or
             cannot have the adapters of ``lora``.
     """
-    vocabulary = vocabulary_of(config)
     with seeded_weights(seed):
         if config.source == SCRATCH:
             model = _fresh_model(config)
         else:
             model = load_model(config.source, config.revision, dropout=config.dropout)
-    fit_model(model, config, vocabulary.size)
+    encoder = _wrap(config, model)
     add_adapters(model, config, seed=seed)
+    return encoder.train()
+
+
+def _wrap(config: EncoderConfig, model: PreTrainedModel) -> ProteinEncoder:
+    """Return the encoder of a model, if model, tokenizer and ``config`` fit together."""
+    vocabulary = vocabulary_of(config)
+    fit_model(model, config, vocabulary.size)
+    if config.pooling == "cls" and vocabulary.cls_id is None:
+        raise ConfigError(
+            f"encoder.pooling is cls, and encoder.source {config.source!r} puts no token before a "
+            "sequence, as all T5; want mean"
+        )
     stated = None if config.source == SCRATCH else _stated_pooling(config)
     pooling = resolve_pooling(
         config.pooling,
@@ -182,33 +192,23 @@ def build_protein_encoder(config: EncoderConfig, *, seed: int) -> ProteinEncoder
         stated=stated,
         default="mean" if vocabulary.cls_id is None else "cls",
     )
-    _check_pooling(config, vocabulary)
-    encoder = ProteinEncoder(
+    return ProteinEncoder(
         model, vocabulary, max_tokens=_max_tokens(model.config, config), pooling=pooling
     )
-    return encoder.train()
 
 
 def check_protein_encoder(config: EncoderConfig) -> None:
-    """Refuse a source that does not exist, is no protein encoder, or cannot do what is set.
+    """Refuse what ``build_protein_encoder`` would refuse; only the headers of weights are read.
 
     Raises:
-        ConfigError: the message names the source and what is wanted.
+        ConfigError: as ``build_protein_encoder``.
     """
     check_lora(config)
-    check_protein_source(config.source, config.revision)
-    _check_pooling(config, vocabulary_of(config))
-    if config.source != SCRATCH:
-        sizes = load_config(config.source, config.revision)
-        check_adapters(lambda: empty_model(sizes), config)
-
-
-def _check_pooling(config: EncoderConfig, vocabulary: Vocabulary) -> None:
-    if config.pooling == "cls" and vocabulary.cls_id is None:
-        raise ConfigError(
-            f"encoder.pooling is cls, and encoder.source {config.source!r} puts no token before a "
-            "sequence, as all T5; want mean"
-        )
+    if config.source == SCRATCH:
+        return
+    model = check_model(config.source, config.revision)
+    _wrap(config, model)
+    check_adapters(model, config)
 
 
 def _stated_pooling(config: EncoderConfig) -> Pooling | None:

@@ -25,7 +25,6 @@ from raybio.encoders.export import export_text_encoder
 from raybio.encoders.input_lengths import InputLengths, text_lengths
 from raybio.encoders.text import (
     build_text_encoder,
-    check_mask_head,
     check_text_encoder,
     text_reader,
 )
@@ -92,9 +91,9 @@ def check(config: Config, store: TopicStore) -> None:
         ConfigError: if the encoder's source is missing or unsuitable; or as ``check_link_plan``.
         DataError: if the store has too few sentences for the graph; or as ``check_link_plan``.
     """
-    check_text_encoder(config.encoder)
-    if config.objective.lambda_spml < 1:
-        check_mask_head(config.encoder)
+    check_text_encoder(
+        config.encoder, needs_mask_token=True, needs_mask_head=config.objective.lambda_spml < 1
+    )
     nodes = synthetic_graph(store, config.graph)
     check_link_plan(config, nodes, self_loops=config.graph.self_loops)
 

@@ -1,6 +1,5 @@
 """Exported models of words, scored together."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,6 @@ from raybio.methods.relation_graphs import system as relation_graphs
 from raybio.methods.relation_graphs.annotations.folds import read_fold
 from raybio.methods.relation_graphs.config import CANDIDATES, FoldConfig, KnnConfig
 from raybio.methods.relation_graphs.demo import SIMULATED_WORDS, WordsConfig
-from raybio.methods.relation_graphs.encoder import check_layers
 from raybio.methods.relation_graphs.encoders.character_bert.checkpoint import is_character_bert
 from raybio.methods.relation_graphs.encoders.character_bert.model import save_character_bert
 from raybio.methods.relation_graphs.encoders.word_model import WordModel
@@ -427,27 +425,6 @@ def test_character_bert_is_trained_exported_and_scored_like_any_other(store, tmp
     assert validate_graphs_of_export(folder, store.path).accuracy_S.mean() == pytest.approx(
         final.details["graphs"]["trained"]["graph_accuracy"]
     )
-
-
-@pytest.mark.parametrize(
-    ("frozen", "kept", "fits"), [(1, None, True), (2, None, False), (1, 1, False), (0, 1, True)]
-)
-def test_an_encoder_with_no_layer_to_train_is_refused_before_anything_starts(
-    tmp_path, frozen, kept, fits
-):
-    (tmp_path / "config.json").write_text(
-        json.dumps({"model_type": "bert", "num_hidden_layers": 2})
-    )
-    changes = {"encoder.num_frozen_layers": frozen, "encoder.num_layers_kept": kept}
-    config = tiny_config("relation_graphs", **changes | {"encoder.source": str(tmp_path)})
-    if fits:
-        check_layers(config.encoder)
-    else:
-        with pytest.raises(
-            ConfigError,
-            match=f"num_frozen_layers is {frozen}, and the encoder has {kept or 2} layers",
-        ):
-            check_layers(config.encoder)
 
 
 def test_layers_from_scratch_are_not_frozen(store):

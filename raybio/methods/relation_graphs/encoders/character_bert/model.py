@@ -160,19 +160,29 @@ def save_character_bert(encoder: CharacterBert, directory: str | Path) -> Path:
     return write_checkpoint(merged(encoder.model), encoder.config, Path(directory))
 
 
-def check_character_bert(source: str, revision: str, num_layers_kept: int | None) -> None:
-    """Refuse what ``build_character_bert`` would refuse; of weights, only the headers are read.
+def check_character_bert(
+    source: str,
+    *,
+    revision: str | None = None,
+    dropout: float | None = None,
+    num_layers_kept: int | None = None,
+) -> CharacterBert:
+    """Return the same as ``build_character_bert``, but without memory for weights.
+
+    Of the weights, only the headers are read.
 
     Raises:
         ConfigError: as ``build_character_bert``.
     """
+    revision = revision or "main"
     check_source(source, revision)
     config = read_config(source, revision)
     available = config.num_hidden_layers
-    _set(config, source, None, num_layers_kept)
+    _set(config, source, dropout, num_layers_kept)
     with torch.device("meta"):
         encoder = _make(source, config)
     check_weights(encoder.model, source, revision, num_layers=available)
+    return encoder
 
 
 def _set(

@@ -137,7 +137,7 @@ def test_a_cut_encoder_gives_the_states_of_that_layer_and_is_saved_as_what_it_is
 
 def test_dropout_is_the_checkpoints_own_or_what_is_requested(converted):
     batch = sentences([0, 1, 4])
-    check_character_bert(str(converted), "main", num_layers_kept=1)
+    check_character_bert(str(converted), num_layers_kept=1)
     for queries, wanted in ((None, {0.1, 0.2}), (0.0, {0.0}), (0.5, {0.5})):
         encoder = build_character_bert(str(converted), dropout=queries)
         encoder.read_words(WORDS)
@@ -178,7 +178,7 @@ def test_weights_that_are_missing_left_over_or_of_another_shape_are_named(
 ):
     source = rewrite(converted, tensors=tensors)
     with pytest.raises(ConfigError, match=message):
-        check_character_bert(source, "main", num_layers_kept=None)
+        check_character_bert(source)
     with pytest.raises(ConfigError, match=message):
         build_character_bert(source)
 
