@@ -15,13 +15,13 @@ from raybio.core.digest import file_digest
 from raybio.core.errors import ConfigError
 from raybio.encoders.hub import fetch_model
 from raybio.methods.biostransformers.store import ArticleStore
+from tests.cli.contrastive_probe.test_probe import write_medlama
 from tests.cli.test_evaluate_models import trained_system, write_task
 from tests.encoders.hub import COMMIT, serve_hub
 from tests.encoders.published import pickled_text
 from tests.encoders.tiny_text import save_tiny, save_with_head
 from tests.guide_inputs import zero_shot_inputs
 from tests.methods.conformance_cases import tiny_config
-from tests.methods.known_answers import write_benchmark
 from tests.runtime.search.test_index import write
 from tests.runtime.search.test_queries import SEQUENCES, export
 
@@ -51,6 +51,8 @@ def use_hub(monkeypatch: pytest.MonkeyPatch, address: str, cache: Path) -> None:
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(hf_api.api, "endpoint", address)
+    # transformers keeps a client of the first address it sees.
+    monkeypatch.setattr("transformers.utils.hub._hf_api", None)
 
 
 def test_search_takes_a_hub_id_for_the_folder_that_it_names(model: Path, tmp_path: Path) -> None:
@@ -104,7 +106,7 @@ def test_a_report_names_the_commit_of_a_hub_id_and_the_digest_of_a_folder(
         zero_shot_inputs(data)
         arguments = ["--data", data, "--tasks", "pubmedqa"]
     else:
-        write_benchmark(data)
+        write_medlama(data)
     if command == "evaluate baselines":
         arguments += ["--methods", "mask-average", "--queries-per-relation", 1]
     # A process keeps the commit of a hub id.

@@ -13,8 +13,11 @@ HEADER = "head_cui,head_name,rel,tail_names,tail_cuis"
 
 @pytest.fixture
 def medlama(tmp_path: Path) -> Path:
+    return write_medlama(tmp_path / "medlama")
+
+
+def write_medlama(folder: Path) -> Path:
     """Two relations, full and hard, in MedLAMA's layout."""
-    folder = tmp_path / "medlama"
     folder.mkdir()
     rows = {
         "may_treat": [
