@@ -30,8 +30,13 @@ SMALL = {
 
 @pytest.fixture
 def two_layers(tmp_path: Path) -> str:
+    from transformers import BertModel
+
     tokenizer = tiny_tokenizer()
-    tiny_model("bert", len(tokenizer)).save_pretrained(tmp_path)
+    sizes = tiny_model("bert", len(tokenizer)).config
+    # The longest sentence of the tests has 93 tokens.
+    sizes.max_position_embeddings = 128
+    BertModel(sizes).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     return str(tmp_path)
 
@@ -46,7 +51,7 @@ def test_more_layers_than_the_checkpoint_has_are_refused_before_its_weights_are_
 ) -> None:
     store = request.getfixturevalue(CASES[name].store)
     monkeypatch.delattr(text_checkpoint, "load_weights")
-    sizes = {"encoder.source": two_layers, "encoder.max_length": 64, "encoder.num_layers_kept": 2}
+    sizes = {"encoder.source": two_layers, "encoder.max_length": 128, "encoder.num_layers_kept": 2}
     fits = override_all(tiny_config(name), sizes)
     METHODS[name].check(fits, store)
     with pytest.raises(
