@@ -9,6 +9,7 @@ import hashlib
 import json
 import logging
 import posixpath
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -297,6 +298,22 @@ def source_record(source: str, revision: str) -> dict[str, str]:
     if commit is not None:
         return record | {"commit": commit}
     return record | {"sha256": sha256_of_weights(source, revision)}
+
+
+def weights_of_models(source_by_name: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Return what identifies the weights of models in a report, by name.
+
+    It does not contain the source, which may be the folder of a local copy.
+
+    Raises:
+        ConfigError: as ``source_record``.
+    """
+    weights = {}
+    for name, source in source_by_name.items():
+        record = source_record(source, "main")
+        del record["source"]
+        weights[name] = record
+    return weights
 
 
 def sha256_of_weights(source: str, revision: str) -> str:

@@ -292,6 +292,8 @@ def _shared_scores(
             content = json.loads(text)
             if collective.rank == 0:
                 shared.write(identity, text)
+        elif content:
+            _log.info("final evaluation: %s taken from an earlier evaluation", ", ".join(content))
     return {stage: _from_json(parts) for stage, parts in content.items()}
 
 

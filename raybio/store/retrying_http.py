@@ -5,6 +5,7 @@ download resumes within a file, and a redirect never leaves http(s) or drops enc
 """
 
 import http.client
+import logging
 import re
 import shutil
 import ssl
@@ -32,6 +33,8 @@ SCHEMES = ("http", "https")
 CONTENT_RANGE = re.compile(r"bytes ([0-9]+)-[0-9]+/(?:[0-9]+|\*)")
 VALIDATOR = ".etag"
 """Suffix of the file next to a part that records the version of the remote file."""
+
+_log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
@@ -226,6 +229,7 @@ class RetryingHttp:
                 doubled = FIRST_WAIT_SECONDS * 2 ** (number - 1)
                 wait_seconds = min(max(doubled, error.wait_seconds or 0.0), MAX_WAIT_SECONDS)
             if number < self._num_tries:
+                _log.warning("%s: %s; next try in %.0f s", url, reason, wait_seconds)
                 self._sleep(wait_seconds)
         raise DataError(
             f"{url}: failed {self._num_tries} times, the last time with: {reason}. Try again "

@@ -118,9 +118,8 @@ def test_a_report_names_the_commit_of_a_hub_id_and_the_digest_of_a_folder(
     report = out / ("baselines.json" if command == "evaluate baselines" else "report.json")
     shared = {"revision": "main", "weights": "model.safetensors"}
     assert json.loads(report.read_text())["settings"]["weights"] == {
-        hub_id: shared | {"source": hub_id, "commit": COMMIT},
-        folder: shared
-        | {"source": folder, "sha256": file_digest(Path(folder) / "model.safetensors")},
+        hub_id: shared | {"commit": COMMIT},
+        folder: shared | {"sha256": file_digest(Path(folder) / "model.safetensors")},
     }
 
 

@@ -1,6 +1,7 @@
 """Scores of untrained models that runs share, on a tiny store of each method."""
 
 import json
+import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -210,9 +211,14 @@ def test_runs_of_other_seeds_and_encoders_share_the_rows_that_depend_on_neither(
 
 @pytest.mark.parametrize("name", ["sppt_mag"], indirect=True)
 def test_of_a_stopped_evaluation_only_the_missing_rows_are_computed(
-    name: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Killed in a row, then stopped after one."""
+    caplog.set_level(logging.INFO, logger="raybio")
     config = tiny_config(name, **{"evaluation.test_graphs": 2, "evaluation.nodes_per_sample": 5})
     system = METHODS[name].build(config, store.path)
     shared = shared_by(system, config, tmp_path, "run")
@@ -237,7 +243,10 @@ def test_of_a_stopped_evaluation_only_the_missing_rows_are_computed(
     with pytest.raises(EvaluationStoppedError):
         system.final_evaluate(system.model, SingleProcess(), shared, lambda: "TF-IDF" in computed)
     assert len(files_in(tmp_path)) == 4
+    caplog.clear()
     assert plain(system.final_evaluate(system.model, SingleProcess(), shared)) == expected
+    taken = [f"final evaluation: {row} taken from an earlier evaluation" for row in rows[:4]]
+    assert caplog.messages[:4] == taken
     # Every row once; random and initial are no rankings.
     ranked = [row for row in rows if row not in ("random", "initial")]
     assert computed == [*ranked[:2], "killed", *ranked[2:]]

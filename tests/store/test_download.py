@@ -257,11 +257,13 @@ def test_an_md5_file_that_is_none_is_shown(mirror, tmp_path, content):
 
 
 @pytest.mark.parametrize("name", ["", f"{FIRST}.md5", FIRST])
-def test_a_busy_server_is_requested_again_after_growing_waits(mirror, tmp_path, name):
+def test_a_busy_server_is_requested_again_after_growing_waits(mirror, tmp_path, name, caplog):
     mirror.faults[name] = [(503, {}), (429, {"Retry-After": "7"})]
     naps = Naps()
     assert fetch(mirror, tmp_path, last=1, sleep=naps)[0].read_bytes() == CONTENT[FIRST]
     assert naps == [1.0, 7.0]
+    first, second = (message.partition(": HTTP ")[2] for message in caplog.messages)
+    assert (first, second) == ("503; next try in 1 s", "429; next try in 7 s")
 
 
 def test_a_server_that_stays_busy_is_given_up_after_so_many_tries(mirror, tmp_path):

@@ -77,7 +77,7 @@ def zero_shot(
     folders = [model_folder(path, "--model") for path in model]
     data_folder = local_copy(data, "--data")
     pmids = None if hoc_pmids is None else local_copy(hoc_pmids, "--hoc-pmids")
-    from raybio.encoders.sources import source_record
+    from raybio.encoders.sources import weights_of_models
     from raybio.methods.biostransformers.zero_shot.evaluate import evaluate_zero_shot
     from raybio.methods.biostransformers.zero_shot.report import report_data, report_markdown
 
@@ -91,12 +91,9 @@ def zero_shot(
             hoc_pmids=pmids,
             report=lambda task: print(f"evaluating {task}"),
         )
-    weights = {
-        given: source_record(folder, "main") for given, folder in zip(model, folders, strict=True)
-    }
     settings = {
         "models": model,
-        "weights": weights,
+        "weights": weights_of_models(dict(zip(model, folders, strict=True))),
         "data": str(data),
         "seed": seed,
         "max_length": max_length,

@@ -6,7 +6,7 @@ from typing import Any
 
 from raybio.core.errors import ConfigError
 from raybio.encoders.config import Pooling
-from raybio.encoders.sources import source_record
+from raybio.encoders.sources import weights_of_models
 from raybio.methods.contrastive_probe.accuracy import chance_scores, evaluate_predictions
 from raybio.methods.contrastive_probe.benchmark.biolama import (
     check_subset,
@@ -104,7 +104,7 @@ def write_probe_report(
     settings: dict[str, Any] = {
         "benchmark": ", ".join(map(str, folders)),
         "models": ", ".join(models),
-        "weights": {model: source_record(model, "main") for model in models},
+        "weights": weights_of_models({model: model for model in models}),
         **config.to_mapping(),
         "pooling": ", ".join(pooling or default_pooling(model) for model in models),
         "prompts": prompts,

@@ -154,7 +154,9 @@ def _follow(work: "Work", follower: Follower, run: OpenRun, caught: list[int]) -
                 run.tracker.kill()
             if caught:
                 view.say(
-                    "stopping at the next step; a checkpoint is written first "
+                    "stopping; all steps are trained"
+                    if run.is_trained
+                    else "stopping at the next step; a checkpoint is written first "
                     "(a second signal stops at once)"
                 )
             if len(caught) > 1 or (caught and run.is_trained):
@@ -184,6 +186,10 @@ def _interrupted(run: OpenRun, caught: list[int]) -> InterruptedRunError:
     """Return the error of a run that a signal ended, or a stop file that the user made."""
     step = summarize(run.folder, run.spec.config, "stopped", None)["step"]
     ended = f"stopped at step {step}; the same command resumes the run"
+    if run.is_trained:
+        ended = (
+            f"stopped after the last step, {step}; the same command continues the final evaluation"
+        )
     if not caught:
         return StopFileError(f"{run.folder.stop.name}: {ended}")
     return InterruptedRunError(caught[0], f"{signal.Signals(caught[0]).name}: {ended}")

@@ -34,6 +34,7 @@ from raybio.core.records import read_record, write_record
 from raybio.methods import METHODS
 from raybio.runtime.cluster.resources import Node, Resources
 from raybio.runtime.compare.variations import Variation, compare
+from raybio.runtime.run import driver
 from raybio.runtime.run.driver import train
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
@@ -323,11 +324,15 @@ def test_a_signal_does_not_wait_for_the_final_evaluation_of_a_run_that_stopped_e
     with contextlib.ExitStack() as held:
         run = OpenRun.open(spec, held)
         assert not run.is_trained
+        before_it = str(driver._interrupted(run, [signal.SIGTERM]))
+        assert before_it == "SIGTERM: stopped at step 0; the same command resumes the run"
         system = METHODS[spec.method].build(spec.config, spec.store)
         checkpoints = CheckpointStore(run.folder.checkpoints)
         *before, last = fit(system, spec.config, checkpoints=checkpoints)
         assert last.reason == "early_stopping" and last.step < 40
         assert run.is_trained
+        after_it = str(driver._interrupted(run, [signal.SIGTERM]))
+        assert after_it.endswith("the same command continues the final evaluation")
         state = run.folder.newest_checkpoint / "state.json"
         state.write_text(state.read_text()[:50])
         assert not run.is_trained

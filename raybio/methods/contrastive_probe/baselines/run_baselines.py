@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from raybio.encoders.sources import source_record
+from raybio.encoders.sources import weights_of_models
 from raybio.methods.contrastive_probe.accuracy import chance_scores, evaluate_predictions
 from raybio.methods.contrastive_probe.baselines.evaluate import (
     RewiredEncoder,
@@ -81,7 +81,7 @@ def report_baselines(
     sources = [*models, *([] if rewired is None else [rewired.source])]
     settings: dict[str, Any] = {
         "models": list(models),
-        "weights": {source: source_record(source, "main") for source in sources},
+        "weights": weights_of_models({source: source for source in sources}),
         "methods": list(methods),
         "skipped": unsupported,
         "benchmark": str(folder),

@@ -139,8 +139,9 @@ def advise(unknown: Sequence[str], proteins: Sequence[str], stripped: Sequence[s
     best = max(examples, key=lambda what: len(examples[what]), default="")
     if not best or len(examples[best]) < MIN_SHARE_OF_REMEDY * len(unknown):
         return (
-            f"Links have ids such as {unknown[0]!r:.60}, proteins such as {proteins[0]!r:.60}: no "
-            "prefix or version makes them equal. Want the same ids in both files"
+            f"No protein has an id such as {unknown[0]!r:.60}, which is in the links (proteins "
+            f"have ids such as {proteins[0]!r:.60}), and no prefix or version makes them equal. "
+            "Want the same ids in both files"
         )
     link_id, protein_id = examples[best][0]
     return (
