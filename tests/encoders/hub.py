@@ -2,6 +2,9 @@
 
 import hashlib
 import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -119,3 +122,26 @@ def serve_hub(
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def run_with_hub(program: str, text: str, folder_by_id: dict[str, Path], home: Path) -> str:
+    """Return what a Python program prints that has ``text`` as its input and asks such a hub.
+
+    Its caches are below ``home``.
+    """
+    inherited = {
+        key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")
+    }
+    with serve_hub(folder_by_id) as address:
+        own = {"HF_HOME": str(home / "hf"), "HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0"}
+        own |= {"HF_HUB_DISABLE_XET": "1", "RAYBIO_CACHE": str(home / "cache")}
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            input=text,
+            env=inherited | own,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

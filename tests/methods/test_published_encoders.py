@@ -1,9 +1,6 @@
 """Encoders in published layouts: from a hub on the loopback to training, exactly as the others."""
 
 import json
-import os
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +14,7 @@ from raybio.methods import METHODS
 from raybio.training.checkpoint import CheckpointStore
 from raybio.training.collective import SingleProcess
 from raybio.training.loop import fit
-from tests.encoders.hub import COMMIT, serve_hub
+from tests.encoders.hub import COMMIT, run_with_hub
 from tests.methods.published_encoders import PUBLISHED
 from tests.methods.test_conformance import assert_equal_gradients, gradients, save_file
 from tests.training.workers import run_workers
@@ -78,23 +75,9 @@ def test_every_layout_trains_from_a_hub_and_a_missing_or_unsafe_one_is_refused(r
         _, settings, store_path = cases[method]
         encoder = settings["encoder"] | {"source": f"tiny/{name}"}
         cases[name] = (PUBLISHED[method].method, settings | {"encoder": encoder}, store_path)
-    inherited = {
-        key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")
-    }
-    with serve_hub(repositories) as address:
-        own = {"HF_HOME": str(tmp_path / "hf"), "HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0"}
-        own |= {"HF_HUB_DISABLE_XET": "1", "RAYBIO_CACHE": str(tmp_path / "cache")}
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM],
-            input=json.dumps(cases),
-            env=inherited | own,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    assert done.returncode == 0, done.stderr
+    shown = run_with_hub(PROGRAM, json.dumps(cases), repositories, tmp_path)
     result_by_name = {}
-    for line in done.stdout.splitlines():
+    for line in shown.splitlines():
         name, *result = json.loads(line)
         result_by_name[name] = result
     assert result_by_name.keys() == cases.keys()

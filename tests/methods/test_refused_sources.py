@@ -1,9 +1,6 @@
 """Whatever ``build`` refuses of an encoder's source, ``check`` refuses before anything starts."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +17,7 @@ from transformers import (
 )
 
 from raybio.encoders.sentence_folder import write_sentence_files
-from tests.encoders.hub import serve_hub
+from tests.encoders.hub import run_with_hub
 from tests.encoders.tiny_text import MAX_POSITIONS, save_tiny, save_with_head, tiny_tokenizer
 from tests.methods.conformance_cases import CASES, tiny_config
 from tests.methods.published_encoders import PUBLISHED
@@ -226,22 +223,8 @@ def refusals(request, tmp_path_factory) -> dict[str, list[str | None]]:
         for place, source in zip(PLACES, (str(folder / name), f"tiny/{name}"), strict=True):
             config = tiny_config(method, **changes, **{"encoder.source": source})
             cases[f"{place} {name}"] = (method, config.to_mapping(), str(store.path))
-    inherited = {
-        key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")
-    }
-    with serve_hub(repositories) as address:
-        own = {"HF_HOME": str(folder / "hf"), "HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0"}
-        own |= {"HF_HUB_DISABLE_XET": "1", "RAYBIO_CACHE": str(folder / "cache")}
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM],
-            input=json.dumps(cases),
-            env=inherited | own,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    assert done.returncode == 0, done.stderr
-    return {name: refused for name, *refused in map(json.loads, done.stdout.splitlines())}
+    shown = run_with_hub(PROGRAM, json.dumps(cases), repositories, folder)
+    return {name: refused for name, *refused in map(json.loads, shown.splitlines())}
 
 
 @pytest.mark.parametrize("place", PLACES)

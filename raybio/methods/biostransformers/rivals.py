@@ -108,7 +108,8 @@ def nearest_scores(
     """
     collective = collective or SingleProcess()
     scores = tfidf_scores(texts, training_texts)
-    num_texts, num_training = len(texts), len(training_texts)
+    num_texts = len(texts)
+    num_training = len(training_texts)
     block_rows = max(1, SIMILARITIES_PER_BLOCK // max(1, num_training))
     num_nearest = min(NUM_NEAREST, num_training)
     near = [np.zeros((0, num_nearest), np.int64)]
