@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from raybio.ops import nearest as module
-from raybio.ops.nearest import nearest, nearest_others
+from raybio.ops.nearest import largest, nearest, nearest_others
 from tests import oracles
 from tests.training.workers import run_workers
 
@@ -128,3 +128,13 @@ def test_nearest_others_in_blocks_are_the_nearest_without_the_row_itself(kind, m
         expected = [scores[other] for other in others[:10].tolist()]
         np.testing.assert_allclose(found.score_QK[number], expected, atol=1e-6)
     assert nearest_others(row_ND[:4], torch.arange(4), [row_ND[:4]], 10).index_QK.shape == (4, 3)
+
+
+@pytest.mark.parametrize("num_candidates", [0, 1, 5, 639, 640, 1507])
+def test_the_largest_scores_are_those_of_topk(num_candidates):
+    score = torch.randn(9, num_candidates, generator=torch.Generator().manual_seed(0))
+    score[0] = 0.5  # equal scores
+    values, columns = largest(score, 10)
+    assert torch.equal(values, score.topk(min(10, num_candidates)).values)
+    assert torch.equal(score.gather(1, columns), values)
+    assert all(len(set(row)) == len(row) for row in columns.tolist())

@@ -5,7 +5,7 @@ take one faiss index per class, and faiss's exact indices compute the same matri
 module uses matrix products, and the reference set may stay on the GPU, divided over the workers.
 
 Shape letters: Q queries, N rows of the reference set, R classes, D width, K neighbors kept per
-class, B queries of a block, C members at once.
+class, B queries of a block, C members at once, X members of a class.
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,15 @@ import torch
 from torch import Tensor
 
 from raybio.core.interfaces import Collective
+from raybio.ops.nearest import largest
 from raybio.ops.scores import check_finite
 from raybio.ops.similarity import matmul, normalize, scores_at_once
 
 _MAX_QUERIES = 1024
+"""Queries whose neighbors are exchanged with other workers at once."""
+
+_QUERIES_AT_ONCE = 128
+"""Queries scored at once, few enough for several thousand members next to them."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +76,12 @@ def classwise_means(
     Raises:
         ValueError: if a k < 1, shapes do not fit together, or embeddings are not finite.
     """
+    _check(query_QD, reference_ND, label_NR, min(ks))
+    reference = _Reference.of(reference_ND, label_NR)
     means: dict[int, list[Tensor]] = {k: [] for k in ks}
     # Blocks must be equal on all workers, so their size does not depend on the reference set.
-    for query_BD in torch.split(query_QD, _MAX_QUERIES):
-        neighbors = nearest_members(query_BD, reference_ND, label_NR, k=max(ks))
+    for query_BD in torch.split(normalize(query_QD.detach()), _MAX_QUERIES):
+        neighbors = reference.nearest(query_BD, max(ks))
         if collective is not None:
             gathered = collective.all_gather(neighbors.cosine_QRK).row_MD
             by_worker = gathered.view(collective.world, *neighbors.cosine_QRK.shape)
@@ -94,22 +101,42 @@ def nearest_members(
     Arguments as ``classwise_means``.
     """
     _check(query_QD, reference_ND, label_NR, k)
-    query_QD = normalize(query_QD.detach())
-    reference_ND = normalize(reference_ND.detach())
-    num_queries = len(query_QD)
-    num_classes = label_NR.shape[1]
-    max_entries = scores_at_once(query_QD.device)
-    cosine_QRK = query_QD.new_full((num_queries, num_classes, k), -torch.inf)
-    for number in range(num_classes):
-        member_X = torch.nonzero(label_NR[:, number])[:, 0]
-        if not len(member_X):
-            continue
-        for member_C in torch.split(member_X, max(k, max_entries // max(1, num_queries))):
-            kept_QK = cosine_QRK[:, number]
-            score_QC = matmul(query_QD, reference_ND[member_C].T)
-            best_QK = score_QC.topk(min(k, len(member_C)), dim=1).values
-            kept_QK.copy_(torch.cat([kept_QK, best_QK], dim=1).topk(k, dim=1).values)
-    return ClassNeighbors(cosine_QRK)
+    return _Reference.of(reference_ND, label_NR).nearest(normalize(query_QD.detach()), k)
+
+
+@dataclass(frozen=True)
+class _Reference:
+    """The reference set, ready for any number of queries.
+
+    Attributes:
+        unit_ND: rows of length 1.
+        members_R: the row numbers (X,) of each class.
+    """
+
+    unit_ND: Tensor
+    members_R: Sequence[Tensor]
+
+    @classmethod
+    def of(cls, reference_ND: Tensor, label_NR: Tensor) -> "_Reference":
+        members_R = [torch.nonzero(is_member_N)[:, 0] for is_member_N in label_NR.T]
+        return cls(normalize(reference_ND.detach()), members_R)
+
+    def nearest(self, query_QD: Tensor, k: int) -> ClassNeighbors:
+        """Return the nearest min(k, members) of each class for queries of length 1."""
+        max_members = scores_at_once(query_QD.device) // _QUERIES_AT_ONCE
+        cosine_QRK = query_QD.new_full((len(query_QD), len(self.members_R), k), -torch.inf)
+        for number, member_X in enumerate(self.members_R):
+            for member_C in torch.split(member_X, max(k, max_members)):
+                unit_DC = self.unit_ND[member_C].T
+                blocks = zip(
+                    query_QD.split(_QUERIES_AT_ONCE),
+                    cosine_QRK[:, number].split(_QUERIES_AT_ONCE),
+                    strict=True,
+                )
+                for query_BD, kept_BK in blocks:
+                    best_BK, _ = largest(matmul(query_BD, unit_DC), k)
+                    kept_BK.copy_(torch.cat([kept_BK, best_BK], dim=1).topk(k, dim=1).values)
+        return ClassNeighbors(cosine_QRK)
 
 
 def class_centroids(reference_ND: Tensor, label_NR: Tensor) -> Tensor:
