@@ -77,10 +77,10 @@ def classwise_means(
         ValueError: if a k < 1, shapes do not fit together, or embeddings are not finite.
     """
     _check(query_QD, reference_ND, label_NR, min(ks))
-    reference = _Reference.of(reference_ND, label_NR)
+    reference = ReferenceSet.of(reference_ND, label_NR)
     means: dict[int, list[Tensor]] = {k: [] for k in ks}
     # Blocks must be equal on all workers, so their size does not depend on the reference set.
-    for query_BD in torch.split(normalize(query_QD.detach()), _MAX_QUERIES):
+    for query_BD in torch.split(query_QD, _MAX_QUERIES):
         neighbors = reference.nearest(query_BD, max(ks))
         if collective is not None:
             gathered = collective.all_gather(neighbors.cosine_QRK).row_MD
@@ -93,20 +93,9 @@ def classwise_means(
     return {k: torch.cat(mean) for k, mean in means.items()}
 
 
-def nearest_members(
-    query_QD: Tensor, reference_ND: Tensor, label_NR: Tensor, *, k: int
-) -> ClassNeighbors:
-    """Return the nearest min(k, members) of each class: Q x R x k numbers.
-
-    Arguments as ``classwise_means``.
-    """
-    _check(query_QD, reference_ND, label_NR, k)
-    return _Reference.of(reference_ND, label_NR).nearest(normalize(query_QD.detach()), k)
-
-
 @dataclass(frozen=True)
-class _Reference:
-    """The reference set, ready for any number of queries.
+class ReferenceSet:
+    """Embeddings with known labels, ready for any number of queries.
 
     Attributes:
         unit_ND: rows of length 1.
@@ -117,12 +106,14 @@ class _Reference:
     members_R: Sequence[Tensor]
 
     @classmethod
-    def of(cls, reference_ND: Tensor, label_NR: Tensor) -> "_Reference":
+    def of(cls, reference_ND: Tensor, label_NR: Tensor) -> "ReferenceSet":
+        """Arguments as ``classwise_means``."""
         members_R = [torch.nonzero(is_member_N)[:, 0] for is_member_N in label_NR.T]
         return cls(normalize(reference_ND.detach()), members_R)
 
     def nearest(self, query_QD: Tensor, k: int) -> ClassNeighbors:
-        """Return the nearest min(k, members) of each class for queries of length 1."""
+        """Return the nearest min(k, members) of each class: Q x R x k numbers."""
+        query_QD = normalize(query_QD.detach())
         max_members = scores_at_once(query_QD.device) // _QUERIES_AT_ONCE
         cosine_QRK = query_QD.new_full((len(query_QD), len(self.members_R), k), -torch.inf)
         for number, member_X in enumerate(self.members_R):

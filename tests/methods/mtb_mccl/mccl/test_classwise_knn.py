@@ -6,9 +6,9 @@ import torch
 from raybio.methods.mtb_mccl.mccl import classwise_knn as module
 from raybio.methods.mtb_mccl.mccl.classwise_knn import (
     ClassNeighbors,
+    ReferenceSet,
     class_centroids,
     classwise_means,
-    nearest_members,
 )
 from tests import relation_oracles
 from tests.ops.threads import in_threads
@@ -50,9 +50,9 @@ def test_means_equal_the_loop(monkeypatch, k, at_once):
 @pytest.mark.parametrize("bounds", [[0, 20, 40], [0, 3, 3, 40], [0, 1, 39, 40]])
 def test_parts_of_a_reference_set_merge_into_the_whole(bounds):
     query, reference, label = problem()
-    whole = nearest_members(query, reference, label, k=3)
+    whole = ReferenceSet.of(reference, label).nearest(query, 3)
     parts = [
-        nearest_members(query, reference[start:end], label[start:end], k=3)
+        ReferenceSet.of(reference[start:end], label[start:end]).nearest(query, 3)
         for start, end in itertools.pairwise(bounds)
     ]
     merged = parts[0].merge(*parts[1:])
@@ -142,4 +142,6 @@ def test_several_k_at_once_equal_each_k_alone(monkeypatch):
     found = classwise_means(query, reference, label, ks=(3, 1, 20))
     assert list(found) == [3, 1, 20]
     for k, mean_QR in found.items():
-        torch.testing.assert_close(mean_QR, nearest_members(query, reference, label, k=k).mean())
+        torch.testing.assert_close(
+            mean_QR, ReferenceSet.of(reference, label).nearest(query, k).mean()
+        )
