@@ -8,7 +8,8 @@ workers are in one node.
 Counted, and not timed: tokens of each worker's shard, collectives of a step and their bytes. Methods train on their
 built-in corpora with ``ROWS_PER_WORKER`` rows a worker, in 1, 2 and 4 real processes (gloo). The model predicts 4 workers
 from 2, and the sum of gradients from the parameters alone; the script fails where it is wrong by more than 10 %.
-It also predicts the processor time of a step from that of a single worker; the page shows where it is wrong.
+It also predicts the processor time of a step: that of as many workers that know nothing of each other, next to each
+other on this machine, and that of the predicted collectives alone. The page shows where it is wrong.
 Rates of a GPU and of a network are options. The GPU's default was measured (gpu_results.jsonl), the latency of gloo is
 measured on this machine, the others are assumptions.
 
@@ -190,14 +191,16 @@ class Ledger:
         return original
 
 
-def in_workers(work: Callable[[int], Any], world: int, folder: Path) -> list[Any]:
-    """Call ``work(rank)`` in ``world`` processes, of one gloo group if there are several; return the results by rank."""
+def in_workers(
+    work: Callable[[int], Any], world: int, folder: Path, *, has_group: bool
+) -> list[Any]:
+    """Call ``work(rank)`` in ``world`` processes, of one gloo group or without one; return the results by rank."""
     context = multiprocessing.get_context("fork")
     results = context.SimpleQueue()
     rendezvous = Path(tempfile.mkdtemp(dir=folder)) / "rendezvous"
 
     def run(rank: int) -> None:
-        if world > 1:
+        if has_group:
             dist.init_process_group(
                 "gloo",
                 init_method=f"file://{rendezvous}",
@@ -218,10 +221,18 @@ def in_workers(work: Callable[[int], Any], world: int, folder: Path) -> list[Any
     return [result_by_rank[rank] for rank in range(world)]
 
 
-def counted(demo: DemoStep, world: int, folder: Path) -> list[Counts]:
-    """Train ``NUM_STEPS`` steps in ``world`` processes, after one that does not count; return the counts by rank."""
+def counted(demo: DemoStep, world: int, folder: Path, *, side_by_side: int = 1) -> list[Counts]:
+    """Train ``NUM_STEPS`` steps, after one that does not count; return the counts of each process.
 
-    def work(rank: int) -> Counts:
+    Args:
+        demo: the method.
+        world: workers that train together.
+        folder: where they meet.
+        side_by_side: how often a single worker trains at the same time, each for itself.
+    """
+
+    def work(process: int) -> Counts:
+        rank = process if world > 1 else 0
         collective = ProcessGroup() if world > 1 else SingleProcess()
         step = TrainStep(demo.system, demo.config, collective, Precision("fp32", "cpu"))
         demo.system.model.train()
@@ -249,7 +260,30 @@ def counted(demo: DemoStep, world: int, folder: Path) -> list[Counts]:
             train_seconds / NUM_STEPS,
         )
 
-    return in_workers(work, world, folder)
+    return in_workers(work, world * side_by_side, folder, has_group=world > 1)
+
+
+def collective_seconds(counts: Counts, world: int, folder: Path) -> float:
+    """Return the processor time of a step's collectives alone, the mean over the workers."""
+
+    def work(_: int) -> float:
+        def step() -> None:
+            for part in PARTS:
+                for _ in range(round(counts.collectives[part])):
+                    mean_bytes = counts.num_bytes[part] / counts.collectives[part]
+                    sent = torch.zeros(math.ceil(mean_bytes / 4))
+                    if part == PARTS[1]:
+                        dist.all_gather(list(sent.new_empty(world, len(sent))), sent)
+                    else:
+                        dist.all_reduce(sent)
+
+        step()
+        started = time.process_time()
+        for _ in range(NUM_STEPS):
+            step()
+        return (time.process_time() - started) / NUM_STEPS
+
+    return mean(in_workers(work, world, folder, has_group=True))
 
 
 def gloo_latency(folder: Path) -> float:
@@ -265,7 +299,7 @@ def gloo_latency(folder: Path) -> float:
 
         return min(seconds_of(sums) for _ in range(200)) / num_sums
 
-    return in_workers(work, 2, folder)[0]
+    return in_workers(work, 2, folder, has_group=True)[0]
 
 
 @dataclass(frozen=True)
@@ -410,34 +444,44 @@ def check(name: str, model: Model, at_two: Counts, at_four: Counts) -> list[list
     return rows
 
 
+@dataclass(frozen=True)
+class ProcessorTime:
+    """Processor time of a step of ``world`` workers.
+
+    Attributes:
+        together: steps of workers that train together.
+        side_by_side: steps of as many single workers at the same time.
+        collectives: seconds of the predicted collectives alone.
+    """
+
+    together: list[Counts]
+    side_by_side: list[Counts]
+    collectives: list[float]
+
+
 def processor_rows(
-    name: str, counts_by_world: Mapping[int, list[Counts]], collate_seconds: tuple[float, float]
+    name: str, time_by_world: Mapping[int, ProcessorTime], collate_seconds: tuple[float, float]
 ) -> list[list[str]]:
-    """Return the rows of a table: processor time of a step, predicted from fewer workers next to measured."""
-    alone = counts_by_world[1]
+    """Return the rows of a table: processor time of a step, predicted next to measured."""
     rows = []
-    of_working_together = 0.0
-    for world in (2, 4):
-        workers = counts_by_world[world]
+    for world, measured in time_by_world.items():
         growth = collate_seconds_at(collate_seconds, world) / collate_seconds[0]
-        size = mean(each.num_tokens for each in workers) / mean(each.num_tokens for each in alone)
-        from_one = mean(each.train_seconds + each.collate_seconds * growth for each in alone) * size
-        found = mean(each.train_seconds + each.collate_seconds for each in workers)
-        row = [name, f"{world}", f"{1e3 * found:.1f}", *deviation(from_one, found)]
-        if of_working_together:
-            row += deviation(from_one + of_working_together, found)
-        else:
-            row += ["", ""]
-            of_working_together = found - from_one
-        rows.append(row)
+        size = mean(each.num_tokens for each in measured.together) / mean(
+            each.num_tokens for each in measured.side_by_side
+        )
+        single = size * mean(
+            each.train_seconds + each.collate_seconds * growth for each in measured.side_by_side
+        )
+        collectives = mean(measured.collectives)
+        found = mean(each.train_seconds + each.collate_seconds for each in measured.together)
+        off = (single + collectives) / found - 1
+        percent = f"{100 * off:+.0f} %"
+        numbers = [
+            f"{1e3 * each:.1f}" for each in (single, collectives, single + collectives, found)
+        ]
+        shown = f"**{percent}**" if abs(off) > TOLERANCE else percent
+        rows.append([name, f"{world}", *numbers, shown])
     return rows
-
-
-def deviation(predicted: float, found: float) -> list[str]:
-    """Return the prediction in milliseconds and how far it is off, bold beyond ``TOLERANCE``."""
-    off = predicted / found - 1
-    percent = f"{100 * off:+.0f} %"
-    return [f"{1e3 * predicted:.1f}", f"**{percent}**" if abs(off) > TOLERANCE else percent]
 
 
 def main() -> None:
@@ -463,22 +507,27 @@ def main() -> None:
         for name in arguments["methods"]:
             demos = {world: shards(name, folder, world) for world in (1, 2, 4, NUM_WORKERS)}
             demos[1].prepare_node()
-            counts: dict[int, list[Counts]] = {1: [], 2: [], 4: []}
-            # There and back, so that a machine that slows down meanwhile slows all of them.
-            for world in (1, 2, 4, 4, 2, 1):
-                counts[world] += counted(demos[world], world, folder)
-            if sum(counts[1][0].collectives.values()):
-                raise SystemExit(f"{name}: a single worker calls collectives")
             model = Model.of(demos[1].system.model)
-            checks += check(name, model, counts[2][0], counts[4][0])
+            times: dict[int, ProcessorTime] = {world: ProcessorTime([], [], []) for world in (2, 4)}
+            # There and back, so that a machine that slows down meanwhile slows all of them.
+            for world in (2, 4, 4, 2):
+                of_world = times[world]
+                of_world.side_by_side.extend(counted(demos[1], 1, folder, side_by_side=world))
+                of_world.together.extend(counted(demos[world], world, folder))
+                expected = model.predicted(times[2].together[0], world)
+                of_world.collectives.append(collective_seconds(expected, world, folder))
+            if sum(times[2].side_by_side[0].collectives.values()):
+                raise SystemExit(f"{name}: a single worker calls collectives")
+            at_two, at_four = (times[world].together[0] for world in (2, 4))
+            checks += check(name, model, at_two, at_four)
             collate_seconds = (
                 collation(demos[1], 1)(),
                 collation(demos[NUM_WORKERS], NUM_WORKERS)(),
             )
-            processor += processor_rows(name, counts, collate_seconds)
+            processor += processor_rows(name, times, collate_seconds)
             shared_by = [world for world in (1, *WORKERS) if world <= arguments["max_counted"]]
             imbalance = {world: largest_over_mean(name, folder, world) for world in shared_by}
-            inputs_by_method[name] = Inputs(counts[2][0], model.width, imbalance, collate_seconds)
+            inputs_by_method[name] = Inputs(at_two, model.width, imbalance, collate_seconds)
             print(f"{name}: counted", flush=True)
     arguments["out"].write_text(page(inputs_by_method, checks, processor, rates))
     print(arguments["out"])
@@ -566,13 +615,13 @@ def page(
             "",
             "## Processor time, predicted and measured",
             "",
-            "Milliseconds of processor time of a step, mean over the workers of the same runs. From 1 worker: training takes as long a "
-            "token, and collation grows with the number of workers as measured above; what working together takes is missing. From 2: "
-            "4 workers take as much more than that as 2 do. "
-            f"**{num_off} of {len(processor) * 3 // 2} predictions are off by more than {TOLERANCE:.0%}**, in bold.",
+            "Milliseconds of processor time of a step, mean over the workers of the same runs. *Single*: as many workers that train "
+            "alone, at the same time on this machine; collation grows with the number of workers as measured above. "
+            "*Collectives*: those of the table above, called without training. Their sum is the prediction. "
+            f"**{num_off} of {len(processor)} predictions are off by more than {TOLERANCE:.0%}**, in bold.",
             "",
             markdown_table(
-                ["method", "workers", "measured", "from 1", "off by", "from 2", "off by"],
+                ["method", "workers", "single", "collectives", "predicted", "measured", "off by"],
                 processor,
             ),
             "",

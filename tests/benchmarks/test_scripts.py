@@ -178,15 +178,18 @@ def test_the_goal_is_compared_without_the_wait_for_input_that_hides_other_losses
     assert scaling.goal_verdict(scaling_inputs(scaling), rates) == "met"
 
 
-def test_processor_time_is_predicted_from_fewer_workers(scaling):
+def test_processor_time_is_that_of_single_workers_and_of_collectives(scaling):
     alone = scaling.Counts({}, {}, 100, collate_seconds=0.01, train_seconds=0.09)
     of_two = scaling.Counts({}, {}, 200, collate_seconds=0.04, train_seconds=0.19)
-    of_four = scaling.Counts({}, {}, 200, collate_seconds=0.08, train_seconds=0.21)
-    counts = {1: [alone], 2: [of_two], 4: [of_four]}
+    of_four = scaling.Counts({}, {}, 200, collate_seconds=0.08, train_seconds=0.24)
+    times = {
+        2: scaling.ProcessorTime([of_two], [alone], [0.008]),
+        4: scaling.ProcessorTime([of_four], [alone], [0.01, 0.03]),
+    }
     # A token takes one of 64 workers 64 times as long to collate, so one of 2 twice and one of 4 four times.
-    assert scaling.processor_rows("m", counts, (1e-6, 64e-6)) == [
-        ["m", "2", "230.0", "220.0", "-4 %", "", ""],
-        ["m", "4", "290.0", "260.0", "**-10 %**", "270.0", "-7 %"],
+    assert scaling.processor_rows("m", times, (1e-6, 64e-6)) == [
+        ["m", "2", "220.0", "8.0", "228.0", "230.0", "-1 %"],
+        ["m", "4", "260.0", "20.0", "280.0", "320.0", "**-12 %**"],
     ]
 
 
