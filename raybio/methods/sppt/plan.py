@@ -42,7 +42,8 @@ class LinkPlan:
     """The tiered sampler of McDermott et al.: anchors, linked positives and tier-1 negatives.
 
     Tier 1 draws an anchor's negatives from its own group. Tier 2, the similarity of embeddings, is
-    the loss's part.
+    the loss's part. Nodes without a training link, as those that are held out, are never drawn:
+    the evaluation takes them for unseen.
 
     In ``uniform`` order the anchors of all steps form one endless stream. Its k-th entry is node
     number ``k mod N`` of the keyed permutation of epoch ``k div N``. So every batch is full, and
@@ -86,11 +87,11 @@ class LinkPlan:
         Raises:
             DataError: with what to do.
         """
-        num_others = self.graph.num_nodes - 1
-        is_full_N = self.graph.degree_N[self._nodes] >= num_others
+        drawn, _ = self._drawn
+        is_full_N = drawn.degree_N >= drawn.num_nodes - 1
         if self.config.num_negatives_per_anchor and is_full_N.any():
             raise DataError(
-                f"{int(is_full_N.sum()):,} of {self.graph.num_nodes:,} nodes are linked to all "
+                f"{int(is_full_N.sum()):,} of {drawn.num_nodes:,} nodes are linked to all "
                 "others, so that no negatives can be drawn for them. Want a larger graph, or "
                 "plan.num_negatives_per_anchor=0"
             )
@@ -118,9 +119,7 @@ class LinkPlan:
         rng = np.random.default_rng(derive_seed(self.seed, "neighbours", step))
         positive_BP = self._positives(anchor_B, rng)
         try:
-            negative_BQ = self.graph.sample_negatives(
-                anchor_B, self.config.num_negatives_per_anchor, rng
-            )
+            negative_BQ = self._negatives(anchor_B, rng)
         except ValueError as error:
             raise DataError(
                 f"step {step}: {error}, or set plan.num_negatives_per_anchor=0"
@@ -139,6 +138,20 @@ class LinkPlan:
         neighbor_BP = self.graph.sample_neighbors(anchor_B[linked_B], num, rng)
         positive_BP[linked_B] = np.where(is_other_BP[linked_B], neighbor_BP, positive_BP[linked_B])
         return positive_BP
+
+    def _negatives(self, anchor_B: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Draw nodes that are no neighbors of the anchors."""
+        drawn, node_M = self._drawn
+        place_B = anchor_B if node_M is None else np.searchsorted(node_M, anchor_B)
+        place_BQ = drawn.sample_negatives(place_B, self.config.num_negatives_per_anchor, rng)
+        return place_BQ if node_M is None else node_M[place_BQ]
+
+    @cached_property
+    def _drawn(self) -> tuple[Graph, np.ndarray | None]:
+        """The graph of the nodes that are drawn, and their numbers; None: all nodes are drawn."""
+        if self.self_loops or self.graph.degree_N.all():
+            return self.graph, None
+        return self.graph.linked_part()
 
     @cached_property
     def _nodes(self) -> np.ndarray:

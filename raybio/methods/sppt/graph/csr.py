@@ -162,6 +162,15 @@ class Graph:
         position_QS = sample_non_neighbors(indptr, indices, position_Q, first_Q, end_Q, num, rng)
         return layout.node_N[position_QS]
 
+    def linked_part(self) -> tuple["Graph", Positions]:
+        """Return the graph of the nodes that have a neighbor, renumbered, and their old numbers."""
+        node_M = np.flatnonzero(self.degree_N)
+        new_N = np.zeros(self.num_nodes, dtype=self.indices.dtype)
+        new_N[node_M] = np.arange(len(node_M))
+        # Rows of other nodes are empty, so the remaining ones are adjacent.
+        indptr = np.append(self.indptr[node_M], self.indptr[-1])
+        return Graph(indptr, new_N[self.indices], self.group_N[node_M]), node_M
+
     def links_into(self, rows_R: ArrayLike, columns_C: ArrayLike) -> tuple[Positions, Integers]:
         """Return the links of some nodes to a set of nodes.
 
