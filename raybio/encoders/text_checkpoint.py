@@ -37,7 +37,7 @@ _DROPOUTS = (
     *_ATTENTION_DROPOUTS,
 )
 
-_MIX_PADDING = ("convbert", "fnet", "nystromformer", "yoso")
+_MIX_PADDING = ("convbert", "fnet", "mobilebert", "nystromformer", "yoso")
 """Types whose states depend on how far a text is padded."""
 
 

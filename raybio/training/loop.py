@@ -5,7 +5,7 @@ store owns saving, and the caller that iterates decides what to do with a report
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -242,6 +242,11 @@ class _Run:
             yield report
             if report.is_last:
                 break
+        else:
+            raise ConfigError(
+                f"the stream ended after step {self.progress.step}, want "
+                f"{self.schedule.max_steps} steps"
+            )
         self._wait_for_checkpoints()
 
     def _wait_for_checkpoints(self) -> None:
@@ -266,7 +271,8 @@ class _Run:
                 precision=self.precision,
             )
             self.progress.report = report.to_progress()
-            is_kept = self._is_finished() or self.progress.best_step == step
+            is_end = self._is_finished() or has_stopped_improving(self.progress, self.schedule)
+            is_kept = is_end or self.progress.best_step == step
             is_saved = self._save() if is_kept else False
             yield replace(report, is_checkpoint=is_saved)
         reason = self._reason_to_end_at_start()
@@ -392,8 +398,21 @@ class _Run:
         self.progress.evaluated_step = self.progress.step
         if self.watch is not None:
             self.watch.observe_evaluation(self.progress.step, metrics)
-        update_best(self.progress, self.schedule, metrics)
+        update_best(self.progress, self.schedule, metrics | self._of_first_worker(metrics))
         return metrics
+
+    def _of_first_worker(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Return the metrics that decide about the run, as the first worker has them.
+
+        Workers that compute a metric each for itself may differ in its last bits, and must not
+        differ in when they stop or which weights they keep.
+        """
+        # A missing one is refused afterwards, by all workers.
+        names = [name for name in self.schedule.deciding_metrics if name in metrics]
+        values = torch.tensor([metrics[name] for name in names], dtype=torch.float64)
+        if self.collective.rank != 0:
+            values.zero_()
+        return dict(zip(names, self.collective.all_sum(values).tolist(), strict=True))
 
     def _is_evaluation_due(self, is_finished: bool) -> bool:
         every = self.schedule.evaluate_every_steps

@@ -108,6 +108,11 @@ class ScheduleConfig(BaseConfig):
         """The metric that selects the best weights; None: the last weights are kept."""
         return self.keep_best or self.early_stopping_metric
 
+    @property
+    def deciding_metrics(self) -> list[str]:
+        """The metrics that end the run or select its weights."""
+        return [name for name in (self.early_stopping_metric, self.keep_best) if name is not None]
+
 
 class MemoryConfig(BaseConfig):
     """Sizes of what is computed at once. They change memory and time, not the result.

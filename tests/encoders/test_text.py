@@ -15,6 +15,7 @@ from transformers import (
     FNetConfig,
     LongformerConfig,
     LongformerModel,
+    MobileBertConfig,
     NystromformerConfig,
     XLNetConfig,
     XLNetModel,
@@ -199,7 +200,9 @@ def test_a_longformer_with_a_window_for_each_layer_is_cut(tmp_path):
     assert embed(encoder, SENTENCES).shape == (len(SENTENCES), 32)
 
 
-@pytest.mark.parametrize("kind", [ConvBertConfig, FNetConfig, NystromformerConfig, YosoConfig])
+@pytest.mark.parametrize(
+    "kind", [ConvBertConfig, FNetConfig, MobileBertConfig, NystromformerConfig, YosoConfig]
+)
 def test_architectures_whose_states_depend_on_padding_are_refused(kind, tmp_path):
     kind().save_pretrained(tmp_path)
     checkpoint = read_checkpoint(str(tmp_path), "main", with_head=False)

@@ -170,3 +170,13 @@ def compiled_steps(rank: int, collective: ProcessGroup, folder: Path, store: Pat
 @pytest.mark.nightly
 def test_hooks_and_buffers_of_gradients_do_not_compile_anew(store: Path, tmp_path: Path) -> None:
     run_workers(partial(compiled_steps, store=store), 2, tmp_path)
+
+
+def test_a_process_compiles_any_number_of_models(backend: str, store: Path) -> None:
+    """Each width is a graph of its own, and torch's limit is 8."""
+    widths = [8 * number for number in range(4, 14)]
+    for width in widths:
+        changes = {"encoder.width": width, "encoder.num_heads": 1, "schedule.max_steps": 1}
+        config = config_of(**changes, **{"schedule.checkpoint_every_steps": 1})
+        _, losses = train(store, config)
+        assert len(losses) == 1

@@ -201,6 +201,32 @@ def test_an_undefined_metric_is_no_improvement_and_never_the_best(tiny_store: St
     assert (last.step, last.reason) == (10, "early_stopping")
 
 
+def train_apart(rank: int, collective: Collective, folder: Path, store: str) -> None:
+    """Train on two workers of which one has other last digits in an evaluation."""
+    config = early_stopping_config(**{"schedule.evaluate_every_steps": 2})
+    values = iter([0.1, 0.5, 0.5 + 1e-9 * rank, 0.3, 0.5, 0.5, 0.5])
+    system = METHODS[NAME].build(config, store)
+    system = replace(system, evaluate=lambda model, collective: {"val/link_mrr": next(values)})
+    checkpoints = CheckpointStore(folder / "run")
+    *_, last = fit(system, config, collective=collective, checkpoints=checkpoints)
+    assert (last.step, last.best_step, last.reason) == (6, 2, "early_stopping")
+    checkpoints.close()
+
+
+def test_workers_whose_evaluations_differ_in_the_last_digits_stop_together(
+    tiny_store: Store, tmp_path: Path
+) -> None:
+    run_workers(partial(train_apart, store=str(tiny_store.path)), 2, tmp_path)
+
+
+@pytest.mark.parametrize("num_steps", [0, 3])
+def test_a_stream_that_ends_too_early_is_refused(tiny_store: Store, num_steps: int) -> None:
+    config = tiny_config(NAME)
+    system = METHODS[NAME].build(config, tiny_store.path)
+    with pytest.raises(ConfigError, match=f"ended after step {num_steps}, want 6 steps"):
+        list(fit(system, config, batches=local_batches(system, num_steps)))
+
+
 def early_stopping_config(**more: object) -> TrainingConfig:
     """Settings without learning: no evaluation beats the first, and the run stops at step 6."""
     settings = {

@@ -283,6 +283,8 @@ class _TokenCounts(Encoder):
     This lets ``embed_rows`` divide the rows among workers and micro-batches.
     """
 
+    packing = False
+
     def __init__(self, model: TaskModel) -> None:
         super().__init__()
         self.model = model

@@ -256,6 +256,8 @@ class LabeledTokens(TokenBatch):
 class _LabeledStates(Encoder):
     """Returns the states of the labeled tokens as embeddings."""
 
+    packing = False
+
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
         self.encoder = encoder

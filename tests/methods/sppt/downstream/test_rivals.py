@@ -13,14 +13,16 @@ from sklearn.preprocessing import StandardScaler
 
 from raybio.core.batch import IGNORED_LABEL, TokenBatch
 from raybio.core.config import override_all
-from raybio.core.interfaces import Collective
+from raybio.core.interfaces import Collective, Encoder
 from raybio.methods import METHODS
 from raybio.methods.sppt.downstream import residue_rivals, rivals
+from raybio.methods.sppt.downstream.evaluate import _TokenCounts
 from raybio.methods.sppt.downstream.formats.example import Example
 from raybio.methods.sppt.downstream.prepare import prepare_task
 from raybio.methods.sppt.downstream.scores import class_scores, number_scores
 from raybio.methods.sppt.downstream.store import TaskStore
 from raybio.training.collective import SingleProcess
+from raybio.training.micro_batches import reads_packed
 from tests.methods.conformance_cases import tiny_config
 from tests.ops.threads import in_threads
 from tests.training.workers import run_workers
@@ -441,3 +443,12 @@ def _rivals_of_two_workers(rank: int, collective: Collective, folder: Path) -> N
 def test_two_workers_compute_the_rivals_of_residues_as_one(tmp_path) -> None:
     structures(tmp_path)
     run_workers(_rivals_of_two_workers, 2, tmp_path)
+
+
+@pytest.mark.parametrize("wrapper", [_TokenCounts, residue_rivals._LabeledStates])
+def test_a_gpu_reads_residues_padded_without_a_warning(wrapper, caplog):
+    encoder = Encoder()
+    encoder.width = 4
+    encoder.pad_id = 0
+    assert not reads_packed(wrapper(encoder), torch.device("cuda"))
+    assert caplog.messages == []
