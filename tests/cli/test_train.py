@@ -189,6 +189,19 @@ def test_a_run_that_has_no_model_yet_is_nothing_to_begin_with(tmp_path: Path) ->
     )
 
 
+def test_a_model_that_cannot_be_loaded_is_named_by_the_option_that_gave_it(
+    tmp_path: Path, tiny_store: Store
+) -> None:
+    (tmp_path / "empty").mkdir()
+    refused = run_job(tmp_path, "--init", "empty", "--dry-run")
+    assert refused.stderr.startswith("ConfigError: --init empty cannot be loaded: it has no weig")
+    arguments = ["--store", str(tiny_store.path), "--dry-run"]
+    refused = run_job(tmp_path, *arguments, "--no-baseline", "--init", "models/of/nobody")
+    assert refused.stderr.startswith("ConfigError: --init models/of/nobody: no such folder. ")
+    refused = run_job(tmp_path, *arguments, "--compare", "encoder.source=models/of/nobody")
+    assert refused.stderr.startswith("ConfigError: encoder.source 'models/of/nobody': no such ")
+
+
 def test_a_sweep_is_nothing_to_begin_with_but_its_trials_are(tmp_path: Path) -> None:
     (tmp_path / "sweeps" / "mine").mkdir(parents=True)
     write_record(tmp_path / "sweeps" / "mine" / "run.json", "run", {"config": {"space": {}}})
