@@ -74,10 +74,10 @@ def relations_to_rivals(
 ) -> list[Relation]:
     """Return how each untrained model compares with a group, in each score.
 
-    A model passes the group if the 95 % interval of the paired difference is entirely in its favor,
-    and reaches it if the interval includes 0. Without an interval it cannot be compared. Models
-    without unit scores, such as chance, are compared by whether their interval overlaps that of the
-    group.
+    A model is higher than the group if the 95 % interval of the paired difference is entirely in
+    its favor. If the interval includes 0, the difference is unclear. Without an interval the two
+    cannot be compared. Models without unit scores, such as chance, are compared by whether their
+    interval overlaps that of the group.
 
     Args:
         group: a run, or repetitions of one.
