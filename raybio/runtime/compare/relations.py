@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from raybio.core.table_layout import TableLayout
-from raybio.runtime.compare.run_test import CANNOT_BE_COMPARED
+from raybio.runtime.compare.run_test import CANNOT_BE_COMPARED, MIN_UNITS
 
 PASSES = "passes"
 REACHES = "reaches"
@@ -87,7 +87,9 @@ def relations_legend(relations: Sequence[Relation]) -> str:
         "A cell that names scores is lower in the others"
     )
     if any(each.word == CANNOT_BE_COMPARED for each in relations):
-        text += ". Cannot be compared: there is no interval, as of a single unit"
+        text += (
+            f". Cannot be compared: there is no interval, or there are fewer than {MIN_UNITS} units"
+        )
     if any(each.p_holm is not None for each in relations):
         text += ". p: the largest of these scores, of rows with a test over seeds (Holm)"
     return text

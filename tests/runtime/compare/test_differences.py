@@ -496,9 +496,33 @@ def test_a_single_unit_says_nothing_of_others(
     cell_by_row = dict(table.relations_table[1:])
     assert cell_by_row["degree"] == cell_by_row["look-up"] == "cannot be compared"
     assert "Cannot be compared: there is no interval" in table.relations_caption
+    assert "held-out links: 1 unit only, too few for a verdict" in table.all_remarks
     shown = [table.difference_cells("val"), table.cells("val"), table.relations_table]
     text = str([*shown, table.all_remarks])
     assert "nan" not in text and "no test over seeds" not in text
+
+
+@pytest.mark.parametrize("num_units", [9, 10])
+def test_fewer_than_ten_units_are_too_few_for_a_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_units: int
+) -> None:
+    module = sys.modules[__name__]
+    monkeypatch.setattr(module, "UNITS", UNITS[:num_units])
+    monkeypatch.setattr(module, "HARDNESS", HARDNESS[:num_units])
+    monkeypatch.setattr(module, "NOISE", NOISE[:, :num_units])
+    table, _ = stored_table(tmp_path, 3, rival=0.6)
+    compared = compare_runs(given_runs(["*"], tmp_path / "runs"))
+    remark = "held-out links: 9 units only, too few for a verdict"
+    is_few = num_units == 9
+    for remarks in (table.all_remarks, compared.notes):
+        assert (remark in remarks) == is_few
+    for tests in (table.tests, compared.tests):
+        assert ({test.verdict for test in tests} == {"too few units"}) == is_few
+    for relations in (table.relations, compared.relations):
+        assert ({each.word for each in relations} == {"cannot be compared"}) == is_few
+    assert any("lower than degree" in line for line in table.all_remarks) != is_few
+    # The scores themselves stay.
+    assert "[" in table.difference_cells("val")[1][0][1]
 
 
 def test_no_rival_is_below_a_model_without_a_score(tmp_path: Path) -> None:
