@@ -137,6 +137,14 @@ def test_a_dry_run_lists_the_runs_of_a_comparison_and_writes_nothing(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["stderr", "stdout"]
 
 
+def test_a_dry_run_on_the_built_in_corpus_says_where_that_is_prepared(tmp_path: Path) -> None:
+    planned = run_job(tmp_path, "--dry-run", "--no-baseline")
+    assert planned.returncode == 0, planned.stderr
+    (path,) = tmp_path.glob("stores/*/store")
+    line = f"store: {path} (the built-in corpus, prepared on first use)"
+    assert line in planned.stdout.splitlines()
+
+
 def test_a_run_that_cannot_have_the_default_comparison_is_trained_alone_and_says_so(
     tmp_path: Path, tiny_store: Store
 ) -> None:
