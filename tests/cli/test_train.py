@@ -171,6 +171,7 @@ def test_a_batch_larger_than_the_graph_is_refused_by_a_dry_run_and_before_ray_st
         refused = run_job(tmp_path, *arguments, *dry_run)
         assert refused.returncode == 2
         assert "only 64 nodes have a link and plan.anchor_order=group_first" in refused.stderr
+        assert "give --set plan.global_batch_rows=64 or less" in refused.stderr
     assert not (tmp_path / "runs").exists()
 
 
