@@ -14,6 +14,9 @@ BELOW = "below"
 SHOWN = {PASSES: "higher", REACHES: "unclear", BELOW: "lower"}
 """Stored word -> what tables show. The words stay, since records of runs have them."""
 
+INITIAL = "initial"
+"""Row of the encoder before training."""
+
 UNKNOWN = "–"
 """Cell without a relation: the rows were not compared, or the score is undefined."""
 
@@ -96,10 +99,11 @@ def relations_legend(relations: Sequence[Relation]) -> str:
 
 
 def verdicts(relations: Sequence[Relation], layout: TableLayout) -> list[str]:
-    """Return a line, without a full stop, on where each model stands among its rivals.
+    """Return lines, without a full stop, on where each model stands among its rivals.
 
-    It uses the first measure on the split that counts most, the last compared one. If rivals
-    are higher than the model, it advises what to do.
+    They use the first measure on the split that counts most, the last compared one. If rivals are
+    higher than the model, they advise what to do. If the model is not clearly better than its
+    initial encoder, a line of its own says so.
     """
     of_splits = {each.split for each in relations}
     splits = [split for split in layout.compared if split in of_splits]
@@ -119,6 +123,10 @@ def verdicts(relations: Sequence[Relation], layout: TableLayout) -> list[str]:
             where = f"{layout.splits[splits[-1]]} ({layout.measures[measure]})"
             advice = f". {layout.if_passed}" if layout.if_passed and PASSES in rows_by_word else ""
             remarks.append(f"{model}, {where}: {standing}{advice}")
+            for word, words in ((PASSES, "worse"), (REACHES, "not clearly better")):
+                # Of repetitions, the row is "initial, 3 runs".
+                if any(row.partition(", ")[0] == INITIAL for row in rows_by_word.get(word, ())):
+                    remarks.append(f"{model}: {words} than its initial encoder on {where}")
     return remarks
 
 

@@ -416,6 +416,20 @@ def test_a_line_says_where_a_model_stands_and_gives_the_advice_of_its_layout() -
     assert ResultTable({}, layout, relations=relations[6:7]).all_remarks == []
 
 
+@pytest.mark.parametrize(
+    ("better", "words"), [(-0.2, "worse"), (-0.05, "not clearly better"), (0.2, None)]
+)
+@pytest.mark.parametrize("num_seeds", [1, 3])
+def test_a_line_says_that_a_run_is_not_better_than_its_initial_encoder(
+    tmp_path: Path, better: float, words: str | None, num_seeds: int
+) -> None:
+    table, _ = stored_table(tmp_path, num_seeds, better=better)
+    lines = [line for line in table.all_remarks if "initial encoder" in line]
+    label = table.relations[0].model
+    expected = f"{label}: {words} than its initial encoder on held-out links (LRAP)"
+    assert lines == ([] if words is None else [expected])
+
+
 def test_a_line_is_of_the_first_measure_on_held_out_links() -> None:
     relations = [
         Relation(row, "run", split, measure, word)
