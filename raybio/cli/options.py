@@ -1,13 +1,14 @@
 """Options of all trainings, and parsers of numbers for options of all commands."""
 
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from raybio.core.errors import RaybioError
 from raybio.core.files import check_writable_file
 from raybio.core.location import Location, is_uri, location
 from raybio.core.search_space import quoted
@@ -179,20 +180,45 @@ Init = Annotated[
 ]
 
 
-def init_settings(init: str | None) -> list[str]:
-    """Return ``--init`` as a setting; [] for None.
+def init_source(init: str | None) -> str | None:
+    """Return the value of ``encoder.source`` for ``--init``.
 
     Raises:
         ConfigError: if there is no such model, or its folder has no weights.
     """
     if init is None:
-        return []
+        return None
     source = model_address(init, "--init")
     if Path(source).expanduser().is_dir():
         from raybio.encoders.sources import find_weights  # the hub's client takes a second
 
-        find_weights(source, "main")
-    return [f"encoder.source={quoted(source)}"]
+        with errors_name_init(init, source):
+            find_weights(source, "main")
+    return source
+
+
+def init_settings(source: str | None) -> list[str]:
+    """Return the value of ``init_source`` as a setting; [] for None."""
+    return [] if source is None else [f"encoder.source={quoted(source)}"]
+
+
+@contextmanager
+def errors_name_init(init: str | None, source: str | None) -> Iterator[None]:
+    """Context in which errors about the model of ``--init`` name this option, not the setting.
+
+    Args:
+        init: value of the option.
+        source: what ``init_source`` returned for it.
+    """
+    try:
+        yield
+    except RaybioError as error:
+        setting = f"encoder.source {source!r}"
+        message = str(error)
+        if init is not None and setting in message:
+            message = message.replace(setting, f"--init {init}")
+            error.args = (message.replace("set encoder.source=FOLDER", "give --init FOLDER"),)
+        raise
 
 
 Workers = Annotated[

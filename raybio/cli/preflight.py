@@ -93,7 +93,7 @@ def preflight(
         store=store,
         recipe=recipe,
         config=config,
-        settings=(*(settings or ()), *shared.init_settings(init)),
+        settings=(*(settings or ()), *shared.init_settings(shared.init_source(init))),
         runs=runs,
         tracking=tracking_uri,
         compute=Compute(

@@ -5,7 +5,7 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -39,6 +39,9 @@ NO_HELD_OUT = (
     "[yellow]no link is held out[/]: tables will have no held-out links. Prepare the store again "
     "with more links, or with a larger --heldout-share"
 )
+
+FEW_HELD_OUT = 30
+"""Scores of fewer held-out links have wide intervals, and say little."""
 
 
 def matching(patterns: Sequence[str], option: str = "--input") -> list[Path]:
@@ -290,8 +293,32 @@ def show_store(store: "Store", started: float) -> None:
     is_without_validation = manifest["counts"].get("validation_articles") == 0
     if is_without_validation and manifest["parameters"]["validation_share"]:
         console.print(NO_VALIDATION, soft_wrap=True, highlight=False)
-    if manifest["counts"].get("heldout_links") == 0 and manifest["parameters"]["heldout_share"]:
-        console.print(NO_HELD_OUT, soft_wrap=True, highlight=False)
+    for line in _advice_on_held_out(manifest):
+        console.print(line, soft_wrap=True, highlight=False)
     for broken in manifest.get("broken_files", []):
         line = f"broken: {broken['file']}: {broken['reason']}"
         console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def _advice_on_held_out(manifest: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what to change if the held-out links of a store are few, or can be looked up."""
+    num_links = manifest["counts"].get("heldout_links")
+    parameters = manifest["parameters"]
+    if num_links is None or not parameters["heldout_share"]:
+        return
+    if num_links == 0:
+        yield NO_HELD_OUT
+    elif num_links < FEW_HELD_OUT:
+        links = "1 link is" if num_links == 1 else f"{num_links} links are"
+        yield (
+            f"[yellow]only {links} held out[/]: their scores will say little. Prepare the store "
+            "again with more links, or with a larger --heldout-share"
+        )
+    num_twins = manifest.get("leakage", {}).get("with_twin", 0)
+    # Of texts, relatives are copies, and no option separates them.
+    if 2 * num_twins > num_links and parameters.get("held_out") in ("random", "proteins"):
+        yield (
+            f"[yellow]{num_twins:,} of {num_links:,} held-out links have a twin in training[/]: a "
+            "look-up among relatives finds them. To hold out whole clusters of relatives, prepare "
+            "the store again with --held-out homology"
+        )

@@ -123,7 +123,8 @@ def sweep(
 
     Example: raybio sweep sppt_protein --store STORE --recipe small --name first --dry-run
     """
-    all_settings = [*(settings or ()), *shared.init_settings(init)]
+    source = shared.init_source(init)
+    all_settings = [*(settings or ()), *shared.init_settings(source)]
     given = RunOptions(
         store=store,
         recipe=recipe,
@@ -171,7 +172,9 @@ def sweep(
     from raybio.runtime.tune.driver import sweep as run_sweep
 
     announce_copy("sweeps", folder, bucket)
-    _print_result(run_sweep(SweepSpec(space=chosen, run=run, options=asdict(options))))
+    with shared.errors_name_init(init, source):
+        state = run_sweep(SweepSpec(space=chosen, run=run, options=asdict(options)))
+    _print_result(state)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -108,7 +108,8 @@ def training_app(
         help_all: Annotated[bool, help_all_option(method)] = False,
     ) -> None:
         """The command line; ``--help`` is the description."""
-        all_settings = [*(settings or ()), *options.init_settings(init)]
+        source = options.init_source(init)
+        all_settings = [*(settings or ()), *options.init_settings(source)]
         if fold is not None:
             all_settings.append(f"{FOLD}={fold}")
         request = TrainingRequest(
@@ -136,7 +137,8 @@ def training_app(
             alias=alias,
         )
         _check(request)
-        _run(request, context.obj or {})
+        with options.errors_name_init(init, source):
+            _run(request, context.obj or {})
 
     command.uri_options = tuple(sources)  # type: ignore[attr-defined]
     return app

@@ -34,14 +34,14 @@ class TableLayout:
         measures: name of a score -> its column heading.
         splits: name of a split -> its table heading; one table per split.
         chance: how the scores in the row "chance" are computed.
-        if_passed: a sentence, without a full stop, on what to do where a rival passes a trained
-            model; empty: nothing is advised.
+        if_passed: a sentence, without a full stop, on what to do where a rival is higher than a
+            trained model; empty: nothing is advised.
         optional: as ``measures``, of scores that only some stores define; see ``shown``.
         plain: scores shown as raw numbers; all others are shown in percent.
         secondary: splits that repeat or refine another one; shown in tables, but neither tested
             nor plotted.
-        oracles: row that reads gold answers -> what it is. Tables say where it passes a model, but
-            the untrained row that is tested is never one.
+        oracles: row that reads gold answers -> what it is. Tables say where it is higher than a
+            model, but the untrained row that is tested is never one.
     """
 
     title: str

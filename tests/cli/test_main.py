@@ -30,6 +30,8 @@ def raybio(folder: Path, *arguments: str, **environment: str) -> Done:
 def test_the_version_is_that_of_the_package(tmp_path: Path) -> None:
     shown = raybio(tmp_path, "--version")
     assert (shown.returncode, shown.stdout) == (0, f"raybio {VERSION}\n")
+    as_module = run_script("raybio", tmp_path, "--version")
+    assert (as_module.returncode, as_module.stdout) == (0, shown.stdout)
     # Where the package gets it from, and those who cite it or build images of it.
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert project["project"]["dynamic"] == ["version"]

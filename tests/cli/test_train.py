@@ -137,6 +137,14 @@ def test_a_dry_run_lists_the_runs_of_a_comparison_and_writes_nothing(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["stderr", "stdout"]
 
 
+def test_a_dry_run_on_the_built_in_corpus_says_where_that_is_prepared(tmp_path: Path) -> None:
+    planned = run_job(tmp_path, "--dry-run", "--no-baseline")
+    assert planned.returncode == 0, planned.stderr
+    (path,) = tmp_path.glob("stores/*/store")
+    line = f"store: {path} (the built-in corpus, prepared on first use)"
+    assert line in planned.stdout.splitlines()
+
+
 def test_a_run_that_cannot_have_the_default_comparison_is_trained_alone_and_says_so(
     tmp_path: Path, tiny_store: Store
 ) -> None:
@@ -163,6 +171,7 @@ def test_a_batch_larger_than_the_graph_is_refused_by_a_dry_run_and_before_ray_st
         refused = run_job(tmp_path, *arguments, *dry_run)
         assert refused.returncode == 2
         assert "only 64 nodes have a link and plan.anchor_order=group_first" in refused.stderr
+        assert "give --set plan.global_batch_rows=64 or less" in refused.stderr
     assert not (tmp_path / "runs").exists()
 
 
@@ -187,6 +196,19 @@ def test_a_run_that_has_no_model_yet_is_nothing_to_begin_with(tmp_path: Path) ->
         "ConfigError: --init runs/mtb: that run has no model yet (export/); run its command to"
         in refused.stderr
     )
+
+
+def test_a_model_that_cannot_be_loaded_is_named_by_the_option_that_gave_it(
+    tmp_path: Path, tiny_store: Store
+) -> None:
+    (tmp_path / "empty").mkdir()
+    refused = run_job(tmp_path, "--init", "empty", "--dry-run")
+    assert refused.stderr.startswith("ConfigError: --init empty cannot be loaded: it has no weig")
+    arguments = ["--store", str(tiny_store.path), "--dry-run"]
+    refused = run_job(tmp_path, *arguments, "--no-baseline", "--init", "models/of/nobody")
+    assert refused.stderr.startswith("ConfigError: --init models/of/nobody: no such folder. ")
+    refused = run_job(tmp_path, *arguments, "--compare", "encoder.source=models/of/nobody")
+    assert refused.stderr.startswith("ConfigError: encoder.source 'models/of/nobody': no such ")
 
 
 def test_a_sweep_is_nothing_to_begin_with_but_its_trials_are(tmp_path: Path) -> None:

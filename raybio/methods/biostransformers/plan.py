@@ -135,7 +135,8 @@ class PairPlan:
         if self.config.global_batch_rows > self.num_pairs:
             raise ConfigError(
                 f"plan.global_batch_rows is {self.config.global_batch_rows}, but there are only "
-                f"{self.num_pairs:,} training pairs: make the batch smaller"
+                f"{self.num_pairs:,} training pairs: give --set "
+                f"plan.global_batch_rows={self.num_pairs} or less"
             )
 
     @property

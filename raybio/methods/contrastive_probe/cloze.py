@@ -67,7 +67,7 @@ class ClozePlan:
             raise ConfigError(
                 f"plan.global_batch_rows is {batch_rows:,}, and the training set has "
                 f"{self.num_rows:,} sentences: a sentence would be contrasted with itself. "
-                "Make the batch smaller"
+                f"Give --set plan.global_batch_rows={self.num_rows} or less"
             )
 
     @property

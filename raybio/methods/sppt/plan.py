@@ -77,8 +77,8 @@ class LinkPlan:
             raise ConfigError(
                 f"plan.global_batch_rows = {self.config.global_batch_rows}, but only "
                 f"{len(self._nodes)} nodes have a link and plan.anchor_order=group_first draws "
-                f"each once: set plan.global_batch_rows={len(self._nodes)} or less, or prepare "
-                "more links"
+                f"each once: give --set plan.global_batch_rows={len(self._nodes)} or less, or "
+                "prepare more links"
             )
 
     def check_negatives(self) -> None:

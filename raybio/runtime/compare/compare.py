@@ -13,7 +13,11 @@ from raybio.core.final_report import SplitScores
 from raybio.core.table_layout import TableLayout
 from raybio.evaluation.curves import CurvePoint, means_over_steps
 from raybio.methods import METHODS
-from raybio.runtime.compare.differences import relations_to_groups, relations_to_rivals
+from raybio.runtime.compare.differences import (
+    few_units,
+    relations_to_groups,
+    relations_to_rivals,
+)
 from raybio.runtime.compare.group_tests import seed_tests, unit_tests, untested
 from raybio.runtime.compare.relations import Relation
 from raybio.runtime.compare.run_test import RunTest
@@ -124,6 +128,7 @@ def compare_runs(runs: Sequence[GivenRun], *, with_scores: bool = True) -> Compa
         tests, notes_of_tests = unit_tests(scored, layout)
         by_seed = seed_tests(scored, layout)
         notes += notes_of_tests
+        notes += few_units(scored, layout)
         for group in scored:
             relations += relations_to_rivals(group, layout)
             relations += relations_to_groups(group, tests)

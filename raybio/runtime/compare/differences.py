@@ -27,7 +27,13 @@ from raybio.evaluation.unit_scores import (
 )
 from raybio.runtime.compare.group_tests import pair_tests, untested
 from raybio.runtime.compare.relations import CANNOT_BE_COMPARED, Relation, word_of
-from raybio.runtime.compare.run_test import RunTest, corrected, dominant_units, unit_test
+from raybio.runtime.compare.run_test import (
+    MIN_UNITS,
+    RunTest,
+    corrected,
+    dominant_units,
+    unit_test,
+)
 from raybio.runtime.compare.runs import GivenRun, Group
 from raybio.runtime.compare.table import over_repetitions, untrained_label
 
@@ -58,6 +64,7 @@ def differences(
     relations += relations_to_groups(own, [test for test in tests if test.two in labels])
     remarks = list(dict.fromkeys(notes))
     remarks += dominant_units(tests, layout)
+    remarks += few_units([own, *others], layout)
     if any(test.p is None and test.has_interval for test in tests):
         groups = (own, *others)
         num_draws = [len(independent_draws(group.draws)) for group in groups]
@@ -69,15 +76,33 @@ def differences(
     return tests, relations, remarks
 
 
+def few_units(groups: Sequence[Group], layout: TableLayout) -> list[str]:
+    """Return a remark, without a full stop, on each split with too few units for a verdict."""
+    remarks = []
+    for split, title in layout.splits.items():
+        nums = [_num_units(group, split) for group in groups]
+        known = [num for num in nums if num is not None]
+        if known and min(known) < MIN_UNITS:
+            units = "1 unit" if min(known) == 1 else f"{min(known)} units"
+            remarks.append(f"{title}: {units} only, too few for a verdict")
+    return remarks
+
+
+def _num_units(group: Group, split: str) -> int | None:
+    """Return the smallest number of units that a run has scores of; None without such scores."""
+    units = [run.unit_scores[split].unit_U for run in group.runs if split in run.unit_scores]
+    return min(map(len, units), default=None)
+
+
 def relations_to_rivals(
     group: Group, layout: TableLayout, tests: Sequence[RunTest] = ()
 ) -> list[Relation]:
     """Return how each untrained model compares with a group, in each score.
 
-    A model passes the group if the 95 % interval of the paired difference is entirely in its favor,
-    and reaches it if the interval includes 0. Without an interval it cannot be compared. Models
-    without unit scores, such as chance, are compared by whether their interval overlaps that of the
-    group.
+    A model is higher than the group if the 95 % interval of the paired difference is entirely in
+    its favor. If the interval includes 0, the difference is unclear. Without an interval, and with
+    fewer than ``MIN_UNITS`` units, the two cannot be compared. Models without unit scores, such as
+    chance, are compared by whether their interval overlaps that of the group.
 
     Args:
         group: a run, or repetitions of one.
@@ -105,7 +130,7 @@ def relations_to_groups(group: Group, tests: Sequence[RunTest]) -> list[Relation
         is_first = test.one == group.label
         row = test.two if is_first else test.one
         low, high = (test.low, test.high) if is_first else (-test.high, -test.low)
-        word = word_of(low, high)
+        word = CANNOT_BE_COMPARED if test.has_few_units else word_of(low, high)
         score = (row, group.label, test.split, test.measure)
         relations.append(Relation(*score, word, test.p_holm, is_trained=True))
     return relations
@@ -166,6 +191,9 @@ def _word(group: Group, stage: Stage, split: str, measure: str) -> str | None:
     """Return the relation of an untrained model to a group; None if the score is undefined."""
     if np.isnan(_mean_score(group, stage, split, measure)):
         return None
+    num_units = _num_units(group, split)
+    if num_units is not None and num_units < MIN_UNITS:
+        return CANNOT_BE_COMPARED
     paired = _paired(group, stage, split, measure)
     if paired is not None:
         low = paired.difference.low

@@ -5,11 +5,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from raybio.core.table_layout import TableLayout
-from raybio.runtime.compare.run_test import CANNOT_BE_COMPARED
+from raybio.runtime.compare.run_test import CANNOT_BE_COMPARED, MIN_UNITS
 
 PASSES = "passes"
 REACHES = "reaches"
 BELOW = "below"
+
+SHOWN = {PASSES: "higher", REACHES: "unclear", BELOW: "lower"}
+"""Stored word -> what tables show. The words stay, since records of runs have them."""
+
+INITIAL = "initial"
+"""Row of the encoder before training."""
 
 UNKNOWN = "–"
 """Cell without a relation: the rows were not compared, or the score is undefined."""
@@ -17,14 +23,15 @@ UNKNOWN = "–"
 
 @dataclass(frozen=True)
 class Relation:
-    """Whether a row of the table passes or reaches a model in one score.
+    """Whether a row of the table has a higher score than a model.
 
     Attributes:
         row: label of the rival or the compared runs.
         model: label of the run, or the repetitions, that it is compared with.
         split: split of the final evaluation.
         measure: the score.
-        word: ``PASSES``, ``REACHES``, ``BELOW`` or ``CANNOT_BE_COMPARED``.
+        word: ``PASSES`` (the row is higher), ``REACHES`` (unclear), ``BELOW`` (lower) or
+            ``CANNOT_BE_COMPARED``.
         p_holm: corrected p-value of the difference, where it was tested; else None.
         is_trained: whether the row belongs to compared runs, not to a rival.
     """
@@ -53,7 +60,7 @@ def relations_table(relations: Sequence[Relation], layout: TableLayout) -> list[
         return []
     columns = list(dict.fromkeys((each.model, each.split) for each in relations))
     has_models = len({model for model, _ in columns}) > 1
-    header = ["rival or compared run"]
+    header = [f"compared with {'each' if has_models else 'this'} run"]
     for model, split in columns:
         title = layout.splits[split]
         header.append(f"{model}, {title}" if has_models else title)
@@ -78,22 +85,25 @@ def relations_title(relations: Sequence[Relation]) -> str:
 def relations_legend(relations: Sequence[Relation]) -> str:
     """Return what the cells of ``relations_table`` mean."""
     text = (
-        "passes: the row scores higher, by the 95 % interval of the difference; reaches: the "
-        "interval includes 0; below: the row scores lower. A cell that names scores is below in "
-        "the others"
+        "higher: the rival or compared run in this row has the higher score, by the 95 % interval "
+        "of the difference; unclear: the interval includes 0; lower: the row has the lower score. "
+        "A cell that names scores is lower in the others"
     )
     if any(each.word == CANNOT_BE_COMPARED for each in relations):
-        text += ". Cannot be compared: there is no interval, as of a single unit"
+        text += (
+            f". Cannot be compared: there is no interval, or there are fewer than {MIN_UNITS} units"
+        )
     if any(each.p_holm is not None for each in relations):
         text += ". p: the largest of these scores, of rows with a test over seeds (Holm)"
     return text
 
 
 def verdicts(relations: Sequence[Relation], layout: TableLayout) -> list[str]:
-    """Return a line, without a full stop, on where each model stands among its rivals.
+    """Return lines, without a full stop, on where each model stands among its rivals.
 
-    It uses the first measure on the split that counts most, the last compared one. If rivals pass
-    the model, it advises what to do.
+    They use the first measure on the split that counts most, the last compared one. If rivals are
+    higher than the model, they advise what to do. If the model is not clearly better than its
+    initial encoder, a line of its own says so.
     """
     of_splits = {each.split for each in relations}
     splits = [split for split in layout.compared if split in of_splits]
@@ -113,18 +123,22 @@ def verdicts(relations: Sequence[Relation], layout: TableLayout) -> list[str]:
             where = f"{layout.splits[splits[-1]]} ({layout.measures[measure]})"
             advice = f". {layout.if_passed}" if layout.if_passed and PASSES in rows_by_word else ""
             remarks.append(f"{model}, {where}: {standing}{advice}")
+            for word, words in ((PASSES, "worse"), (REACHES, "not clearly better")):
+                # Of repetitions, the row is "initial, 3 runs".
+                if any(row.partition(", ")[0] == INITIAL for row in rows_by_word.get(word, ())):
+                    remarks.append(f"{model}: {words} than its initial encoder on {where}")
     return remarks
 
 
 def _standing(rows_by_word: Mapping[str, Sequence[str]]) -> str:
-    """Return a text such as ``passed by chance; above the other 7 rivals``."""
+    """Return a text such as ``lower than chance; higher than the other 7 rivals``."""
     if rows_by_word.keys() <= {CANNOT_BE_COMPARED}:
         return ""
     parts = [
         f"{words} {', '.join(rows_by_word[word])}"
         for word, words in (
-            (PASSES, "passed by"),
-            (REACHES, "reached by"),
+            (PASSES, "lower than"),
+            (REACHES, "not clearly different from"),
             (CANNOT_BE_COMPARED, "not comparable with"),
         )
         if word in rows_by_word
@@ -133,20 +147,20 @@ def _standing(rows_by_word: Mapping[str, Sequence[str]]) -> str:
     if num_below:
         rivals = "rival" if num_below == 1 else f"{num_below} rivals"
         which = f"the other {rivals}" if parts else f"its {rivals}"
-        parts.append(f"above {which}")
+        parts.append(f"higher than {which}")
     return "; ".join(parts)
 
 
 def _cell(in_cell: Sequence[Relation], layout: TableLayout) -> str:
-    """Return a text such as ``below (p ≤ 0.01)`` or ``passes AP; reaches MRR``."""
+    """Return a text such as ``lower (p ≤ 0.01)`` or ``higher in AP; unclear in MRR``."""
     parts: list[str] = []
     for word in (PASSES, REACHES, CANNOT_BE_COMPARED, BELOW):
         with_word = [each for each in in_cell if each.word == word]
         if not with_word or (word == BELOW and parts):
             continue
-        part = word
+        part = SHOWN.get(word, word)
         if len(with_word) < len(in_cell):
-            part += f" {', '.join(layout.measures[each.measure] for each in with_word)}"
+            part += f" in {', '.join(layout.measures[each.measure] for each in with_word)}"
         p_values = [each.p_holm for each in with_word if each.p_holm is not None]
         if len(p_values) == len(with_word) and word in (PASSES, BELOW):
             part += f" (p ≤ {max(p_values):.2g})"

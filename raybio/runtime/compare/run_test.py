@@ -11,8 +11,11 @@ from raybio.ops.significance import holm
 LEVEL = 0.05
 """Adjusted p values below are called significant."""
 
+MIN_UNITS = 10
+"""With fewer units there is no verdict: their bootstrap intervals are too narrow."""
+
 CANNOT_BE_COMPARED = "cannot be compared"
-"""Verdict if the difference has no interval."""
+"""Verdict if the difference has no interval. Relations with too few units have it, too."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,8 @@ class RunTest:
         """The conclusion: which is higher, or whether there was too little data to show it."""
         if not self.has_interval:
             return CANNOT_BE_COMPARED
+        if self.has_few_units:
+            return "too few units"
         if self.p_holm is None:
             return "too few seeds to test"
         if self.p_holm < LEVEL:
@@ -71,6 +76,11 @@ class RunTest:
     def has_interval(self) -> bool:
         """Whether the interval of the difference is known."""
         return math.isfinite(self.low) and math.isfinite(self.high)
+
+    @property
+    def has_few_units(self) -> bool:
+        """Whether it pairs fewer than ``MIN_UNITS`` units."""
+        return self.over == "units" and self.num < MIN_UNITS
 
     def difference_text(self, digits: int, scale: float) -> str:
         """Return "+1.20 [+0.50, +1.90]"; ``scale`` 100 shows percent."""

@@ -116,6 +116,7 @@ def resolve(method: str, options: RunOptions, name_prefix: str | None = None) ->
         recorded = _recorded_setup(options.config)
     if store is None:
         store = entry.prepare_demo(default_folder("stores", "RAYBIO_STORES"))
+        print(f"store: {store} (the built-in corpus, prepared on first use)", flush=True)
     from raybio.store.store import open_store  # reads Arrow files: wrong settings need none
 
     digest = open_store(store, entry.store).digest

@@ -113,8 +113,12 @@ def _processors(specs: Sequence[RunSpec]) -> list[Processor]:
 
 
 def show_decision(decision: Decision) -> None:
-    """Print the precision and its reason as a line of the output; log its warning."""
-    print(f"precision: {decision.name} ({decision.reason})", flush=True)
+    """Print the precision and its reason as a line of the output; log its warning.
+
+    The line names the precision in which exact resume is promised (``docs/reproducibility.md``).
+    """
+    note = "" if decision.name == "fp32" else "; exact resume is promised with precision=fp32 only"
+    print(f"precision: {decision.name} ({decision.reason}){note}", flush=True)
     if decision.warning:
         _log.warning(decision.warning)
 

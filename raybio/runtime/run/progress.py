@@ -148,7 +148,7 @@ class ProgressView:
         if not shown:
             return _show(self.evaluation)
         num_hidden = len(self.evaluation) - len(shown)
-        return _show(shown) + (f"  (and {num_hidden} in metrics.jsonl)" if num_hidden else "")
+        return _show(shown) + (f"  ({num_hidden} more in metrics.jsonl)" if num_hidden else "")
 
     def _print_now_and_then(self, is_evaluation: bool, *, is_first_loss: bool) -> None:
         now = time.monotonic()

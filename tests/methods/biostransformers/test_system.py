@@ -269,7 +269,7 @@ def test_texts_that_no_article_has_are_refused_before_anything_is_loaded(tmp_pat
         store = collector.commit(draft, ArticleConfig(), {})
     config = tiny_config(NAME)
     check(config, store)
-    with pytest.raises(ConfigError, match="are only 2. training pairs: make the batch smaller"):
+    with pytest.raises(ConfigError, match=r"are only (2.) training pairs: give --set plan.*=\1 or"):
         check(override(config, "plan.global_batch_rows", "30"), store)
     for setting, value in {"plan.fields": "title,abstract", "evaluation.field": "abstract"}.items():
         message = f"{setting}: got abstract, but no article of .* has one, want texts that are"

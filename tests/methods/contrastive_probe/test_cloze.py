@@ -278,7 +278,7 @@ def test_held_out_sentences_are_divided_as_in_training(store: ClozeStore) -> Non
         ({"num_held_out_sentences": 55}, "the training set has 5 sentences"),
         ({"sentence_set": 2}, "want all or 0 to 1"),
         ({"num_sentences": 61}, "the chosen set has 60"),
-        ({"global_batch_rows": 61}, "Make the batch smaller"),
+        ({"global_batch_rows": 61}, "Give --set plan.global_batch_rows=60 or less"),
         ({"global_batch_rows": 30, "num_sentences": 20}, "the training set has 20 sentences"),
     ],
 )

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from raybio.cli.stores import show_store
 from raybio.core.errors import DataError
 from raybio.methods.sppt.config import PrepareConfig
 from raybio.methods.sppt.evaluate import draw_link_queries
@@ -21,8 +22,13 @@ NUM_FAMILIES = 60
 SPECIES = 3
 
 
-def write_families(folder: Path) -> Tables:
-    """Write proteins of families whose members are 95 % equal, and random links."""
+def write_families(folder: Path, *, has_twins: bool = False) -> Tables:
+    """Write proteins of families whose members are 95 % equal, and random links.
+
+    Args:
+        folder: of the files.
+        has_twins: whether all species have the same links.
+    """
     rng = np.random.default_rng(0)
     proteins = ["protein_id\tspecies_taxid\tsequence"]
     edges = ["protein_a\tprotein_b"]
@@ -32,7 +38,8 @@ def write_families(folder: Path) -> Tables:
             sequence = ancestor.copy()
             sequence[rng.permutation(100)[:5]] = rng.choice(LETTERS, 5)
             proteins.append(f"{species}.f{family}\t{species}\t{''.join(sequence)}")
-        pairs = set()
+        if species == 1 or not has_twins:
+            pairs = set()
         while len(pairs) < 240:
             left, right = sorted(rng.choice(NUM_FAMILIES, 2, replace=False).tolist())
             pairs.add((left, right))
@@ -76,6 +83,29 @@ def test_clusters_are_the_planted_families_and_never_straddle_a_homology_split(
     assert len(unseen)
     assert not np.isin(store.cluster_N[unseen], store.cluster_N[is_seen_N]).any()
     assert (store.graph.degree_N[unseen] == 0).all()
+
+
+def test_the_command_says_what_to_do_where_most_held_out_links_have_twins_or_they_are_few(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tables = write_families(tmp_path, has_twins=True)
+    few = tmp_path / "few"
+    for folder, held_out, share, lines in (
+        (tmp_path, "random", 0.1, ["twin"]),
+        (tmp_path, "homology", 0.1, []),
+        (few, "random", 0.01, ["few", "twin"]),
+    ):
+        store = prepared(tables, folder, held_out, share)
+        num_links = len(store.heldout)
+        num_twins = store.manifest["leakage"]["with_twin"]
+        assert (num_links < 30, 2 * num_twins > num_links) == ("few" in lines, "twin" in lines)
+        show_store(store, 0.0)
+        shown = capsys.readouterr().out.splitlines()
+        twin = f"{num_twins} of {num_links} held-out links have a twin in training: a look-up among"
+        assert any(line.startswith(twin) for line in shown) == ("twin" in lines)
+        assert any("--held-out homology" in line for line in shown) == ("twin" in lines)
+        sparse = f"only {num_links} links are held out: their scores will say little. Prepare"
+        assert any(line.startswith(sparse) for line in shown) == ("few" in lines)
 
 
 @pytest.mark.parametrize("held_out", ["random", "homology", "proteins"])

@@ -314,16 +314,16 @@ def test_equal_settings_have_p_one(tmp_path: Path) -> None:
     assert [(test.difference, test.p, test.p_holm) for test in same] == [(0, 1, 1)] * len(MEASURES)
 
 
-@pytest.mark.parametrize(("rival", "verb"), [(0.6, "passes"), (0.201, "reaches"), (0.1, "below")])
+@pytest.mark.parametrize(("rival", "word"), [(0.6, "higher"), (0.201, "unclear"), (0.1, "lower")])
 @pytest.mark.parametrize("num_seeds", [1, 3])
-def test_each_rival_has_a_row_that_says_whether_it_passes_or_reaches_the_model(
-    tmp_path: Path, rival: float, verb: str, num_seeds: int
+def test_each_rival_has_a_row_that_says_whether_it_is_higher_than_the_model(
+    tmp_path: Path, rival: float, word: str, num_seeds: int
 ) -> None:
     table, _ = stored_table(tmp_path, num_seeds, rival=rival)
     label = "lambda_spml = 0.5 (this run)" if num_seeds == 1 else "lambda_spml = 0.5, 3 runs"
     assert {each.model for each in table.relations} == {label}
     header, *rows = table.relations_table
-    assert header == ["rival or compared run", "held-out links"]
+    assert header == ["compared with this run", "held-out links"]
     cell_by_row = dict(rows)
     initial = "initial, 3 runs" if num_seeds == 3 else "initial"
     assert list(cell_by_row)[:4] == ["chance", "degree", "look-up", initial]
@@ -331,14 +331,14 @@ def test_each_rival_has_a_row_that_says_whether_it_passes_or_reaches_the_model(
     # Rows of the terminal, which shows means of repetitions.
     assert cell_by_row.keys() <= table.of_settings.rows.keys()
     p_values = [test.p_holm for test in table.tests if test.two == "degree"]
-    is_tested = num_seeds == 3 and verb != "reaches"
-    assert cell_by_row["degree"] == verb + (f" (p ≤ {max(p_values):.2g})" if is_tested else "")
-    assert cell_by_row["look-up"] == cell_by_row["chance"] == "below"
+    is_tested = num_seeds == 3 and word != "unclear"
+    assert cell_by_row["degree"] == word + (f" (p ≤ {max(p_values):.2g})" if is_tested else "")
+    assert cell_by_row["look-up"] == cell_by_row["chance"] == "lower"
     other = "lambda_spml = 0.3" + (", 3 runs" if num_seeds == 3 else "")
-    assert cell_by_row[other].startswith("below (p ≤ " if num_seeds == 3 else "below")
-    standing = {"passes": "passed by degree", "reaches": "reached by degree"}
+    assert cell_by_row[other].startswith("lower (p ≤ " if num_seeds == 3 else "lower")
+    standing = {"higher": "lower than degree", "unclear": "not clearly different from degree"}
     (verdict,) = [line for line in table.all_remarks if line.startswith(f"{label}, ")]
-    assert f"held-out links (LRAP): {standing.get(verb, 'above its 4 rivals')}" in verdict
+    assert f"held-out links (LRAP): {standing.get(word, 'higher than its 4 rivals')}" in verdict
 
 
 def test_an_oracle_is_said_to_pass_and_is_not_what_is_tested(tmp_path: Path) -> None:
@@ -363,18 +363,18 @@ def test_a_cell_names_the_scores_in_which_a_row_is_not_below() -> None:
         relation("mrr", "passes", 0.04),
     ]
     assert relations_table(mixed, LAYOUT) == [
-        ["rival or compared run", "held-out links"],
-        ["degree", "passes AP, MRR (p ≤ 0.04); reaches nDCG"],
+        ["compared with this run", "held-out links"],
+        ["degree", "higher in AP, MRR (p ≤ 0.04); unclear in nDCG"],
     ]
     unknown = replace(mixed[0], word="cannot be compared")
     assert relations_table([unknown, mixed[1]], LAYOUT)[1][1] == (
-        "reaches nDCG; cannot be compared LRAP"
+        "unclear in nDCG; cannot be compared in LRAP"
     )
     other = replace(mixed[0], row="look-up", model="second", p_holm=None)
     assert relations_table([*mixed, other], LAYOUT) == [
-        ["rival or compared run", "run, held-out links", "second, held-out links"],
-        ["degree", "passes AP, MRR (p ≤ 0.04); reaches nDCG", "–"],
-        ["look-up", "–", "below"],
+        ["compared with each run", "run, held-out links", "second, held-out links"],
+        ["degree", "higher in AP, MRR (p ≤ 0.04); unclear in nDCG", "–"],
+        ["look-up", "–", "lower"],
     ]
     assert relations_table([], LAYOUT) == []
     assert [word_of(*ends) for ends in ((-2, -1), (-1, 0), (0, 1), (1, 2))] == [
@@ -403,17 +403,31 @@ def test_a_line_says_where_a_model_stands_and_gives_the_advice_of_its_layout() -
         )
     ]
     standing = (
-        "run, test rows (score): passed by ridge on frozen encoder, kNN on TF-IDF; reached by "
-        "ridge on TF-IDF; not comparable with chance; above the other rival"
+        "run, test rows (score): lower than ridge on frozen encoder, kNN on TF-IDF; not clearly "
+        "different from ridge on TF-IDF; not comparable with chance; higher than the other rival"
     )
     advice = f". {layout.if_passed}"
     assert ResultTable({}, oracle, relations=relations).all_remarks == [standing + advice]
     without = replace(oracle, if_passed="")
     assert ResultTable({}, without, relations=relations).all_remarks == [standing]
     assert ResultTable({}, layout, relations=relations[5:]).all_remarks == [
-        "run, test rows (score): not comparable with chance; above the other rival"
+        "run, test rows (score): not comparable with chance; higher than the other rival"
     ]
     assert ResultTable({}, layout, relations=relations[6:7]).all_remarks == []
+
+
+@pytest.mark.parametrize(
+    ("better", "words"), [(-0.2, "worse"), (-0.05, "not clearly better"), (0.2, None)]
+)
+@pytest.mark.parametrize("num_seeds", [1, 3])
+def test_a_line_says_that_a_run_is_not_better_than_its_initial_encoder(
+    tmp_path: Path, better: float, words: str | None, num_seeds: int
+) -> None:
+    table, _ = stored_table(tmp_path, num_seeds, better=better)
+    lines = [line for line in table.all_remarks if "initial encoder" in line]
+    label = table.relations[0].model
+    expected = f"{label}: {words} than its initial encoder on held-out links (LRAP)"
+    assert lines == ([] if words is None else [expected])
 
 
 def test_a_line_is_of_the_first_measure_on_held_out_links() -> None:
@@ -427,7 +441,7 @@ def test_a_line_is_of_the_first_measure_on_held_out_links() -> None:
         )
     ]
     assert ResultTable({}, LINK_RETRIEVAL, relations=relations).all_remarks == [
-        "run, held-out links (LRAP): above its 2 rivals"
+        "run, held-out links (LRAP): higher than its 2 rivals"
     ]
 
 
@@ -440,7 +454,7 @@ def test_compared_runs_that_pass_a_run_are_no_rivals_to_use_instead(tmp_path: Pa
 
 
 def test_seeds_that_disagree_are_not_above_a_rival_which_one_of_them_is(tmp_path: Path) -> None:
-    """Seeds add 0, 0.01 and 0.02: by the first seed alone the rival passes, by all it reaches."""
+    """Seeds add 0, 0.01 and 0.02: by the first seed alone the rival is higher, by all it is unclear."""
     alone, _ = stored_table(tmp_path / "one", 1, rival=0.21)
     assert set(words(alone, row="degree").values()) == {"passes"}
     several, _ = stored_table(tmp_path / "three", 3, rival=0.21)
@@ -486,7 +500,7 @@ def test_undefined_scores_have_no_interval_and_no_test(tmp_path: Path) -> None:
 def test_a_single_unit_says_nothing_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_seeds: int
 ) -> None:
-    """Its bootstrap has no width: any rival with another value would pass, or not reach."""
+    """Its bootstrap has no width: any rival with another value would be higher or lower."""
     module = sys.modules[__name__]
     monkeypatch.setattr(module, "UNITS", UNITS[:1])
     monkeypatch.setattr(module, "HARDNESS", HARDNESS[:1])
@@ -496,9 +510,33 @@ def test_a_single_unit_says_nothing_of_others(
     cell_by_row = dict(table.relations_table[1:])
     assert cell_by_row["degree"] == cell_by_row["look-up"] == "cannot be compared"
     assert "Cannot be compared: there is no interval" in table.relations_caption
+    assert "held-out links: 1 unit only, too few for a verdict" in table.all_remarks
     shown = [table.difference_cells("val"), table.cells("val"), table.relations_table]
     text = str([*shown, table.all_remarks])
     assert "nan" not in text and "no test over seeds" not in text
+
+
+@pytest.mark.parametrize("num_units", [9, 10])
+def test_fewer_than_ten_units_are_too_few_for_a_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_units: int
+) -> None:
+    module = sys.modules[__name__]
+    monkeypatch.setattr(module, "UNITS", UNITS[:num_units])
+    monkeypatch.setattr(module, "HARDNESS", HARDNESS[:num_units])
+    monkeypatch.setattr(module, "NOISE", NOISE[:, :num_units])
+    table, _ = stored_table(tmp_path, 3, rival=0.6)
+    compared = compare_runs(given_runs(["*"], tmp_path / "runs"))
+    remark = "held-out links: 9 units only, too few for a verdict"
+    is_few = num_units == 9
+    for remarks in (table.all_remarks, compared.notes):
+        assert (remark in remarks) == is_few
+    for tests in (table.tests, compared.tests):
+        assert ({test.verdict for test in tests} == {"too few units"}) == is_few
+    for relations in (table.relations, compared.relations):
+        assert ({each.word for each in relations} == {"cannot be compared"}) == is_few
+    assert any("lower than degree" in line for line in table.all_remarks) != is_few
+    # The scores themselves stay.
+    assert "[" in table.difference_cells("val")[1][0][1]
 
 
 def test_no_rival_is_below_a_model_without_a_score(tmp_path: Path) -> None:
@@ -524,8 +562,8 @@ def test_the_files_of_a_table_and_the_terminal_have_differences_and_remarks(
     text = (results[0].folder.path / "table.md").read_text()
     assert "Differences, held-out links (95 % bootstrap intervals of the paired differences" in text
     assert "p corrected for 8 tests (Holm)" in text
-    assert "Rivals of lambda_spml = 0.5, 3 runs (passes: the row scores higher" in text
-    assert "| degree | passes (p ≤ " in text
+    assert "Rivals of lambda_spml = 0.5, 3 runs (higher: the rival or compared run in" in text
+    assert "| degree | higher (p ≤ " in text
     assert "| lambda_spml = 0.5, seed = 1 |" in text
     content = read_record(results[0].folder.path / "table.json", "score table")
     assert content is not None
@@ -540,13 +578,13 @@ def test_the_files_of_a_table_and_the_terminal_have_differences_and_remarks(
     shown = console.export_text()
     assert "…" not in shown
     assert shown.count("p = ") == len(table.tests)
-    assert "│ degree " in shown and "│ passes (p ≤ " in shown
+    assert "│ degree " in shown and "│ higher (p ≤ " in shown
     # Means of settings; single seeds stand in the files.
     assert [label for label in table.of_settings.rows if "lambda" in label] == [
         "lambda_spml = 0.3, 3 runs",
         "lambda_spml = 0.5, 3 runs",
     ]
-    assert "seed =" not in shown and "this run" not in shown
+    assert "seed =" not in shown and "(this run)" not in shown
     assert "initial, 3" in shown and "initial" not in table.of_settings.rows
 
 
@@ -566,9 +604,9 @@ def test_the_joint_table_has_intervals_of_repetitions_and_the_remarks_of_each_pa
     text = write_joint_table(parts).read_text()
     row = next(line for line in text.splitlines() if line.startswith("| lambda_spml = 0.5, 3"))
     assert row.count("[") == row.count("±") == 2 * len(MEASURES)
-    assert "| rival or compared run | a, held-out links | b, held-out links |" in text
-    (row,) = [line for line in text.splitlines() if line.startswith("| degree | passes")]
-    assert row.endswith(" |") and "| below (p ≤ " in row
+    assert "| compared with each run | a, held-out links | b, held-out links |" in text
+    (row,) = [line for line in text.splitlines() if line.startswith("| degree | higher")]
+    assert row.endswith(" |") and "| lower (p ≤ " in row
 
 
 def test_a_comparison_of_finished_runs_names_the_rival_of_each_group(tmp_path: Path) -> None:
@@ -580,16 +618,16 @@ def test_a_comparison_of_finished_runs_names_the_rival_of_each_group(tmp_path: P
         "first.lambda_spml-0.3 (3 runs), held-out links",
     ]
     cells_by_row = {row: cells for row, *cells in rows}
-    assert cells_by_row["degree"] == ["below", "passes"]
+    assert cells_by_row["degree"] == ["lower", "higher"]
     # Both groups are rows as well, with the p-value of their test.
     first = cells_by_row["first (3 runs)"]
     other = cells_by_row["first.lambda_spml-0.3 (3 runs)"]
     assert (first[0], other[1]) == ("–", "–")
-    assert first[1].replace("passes", "below") == other[0]
-    assert other[0].startswith("below (p ≤ ")
+    assert first[1].replace("higher", "lower") == other[0]
+    assert other[0].startswith("lower (p ≤ ")
     write_comparison(found, tmp_path / "out")
     report = (tmp_path / "out" / "report.md").read_text()
-    assert "| degree | below | passes |" in report
+    assert "| degree | lower | higher |" in report
     # The mean of the initial encoders, whose weights depend on the seed, and that of each setting.
     assert list(found.scores.of_settings.rows)[-3:] == [
         "initial, 3 runs",
@@ -616,7 +654,7 @@ def test_the_terminal_shows_means_and_what_is_tested(
     scores = shown[shown.index("Link retrieval, held-out links") :]
     assert "first.seed-1" not in scores
     assert scores.count("│ degree ") == 2
-    assert "│ below" in scores and "│ passes" in scores
+    assert "│ lower" in scores and "│ higher" in scores
     # A narrow terminal: nothing is cut, and the table of rivals is there.
     monkeypatch.setenv("COLUMNS", "80")
     compare(["first*"], out=tmp_path / "out", runs=tmp_path / "runs")
@@ -658,7 +696,7 @@ def test_a_tested_initial_encoder_is_named_as_its_row(tmp_path: Path) -> None:
     assert row == "initial, 3 runs"
     assert row in table.of_settings.rows
     p_values = [test.p_holm for test in table.tests if test.two == row]
-    assert dict(table.relations_table[1:])[row] == f"below (p ≤ {max(p_values):.2g})"
+    assert dict(table.relations_table[1:])[row] == f"lower (p ≤ {max(p_values):.2g})"
 
 
 def test_titles_say_how_many_links_a_split_has(tmp_path: Path) -> None:

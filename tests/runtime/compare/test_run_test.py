@@ -18,9 +18,9 @@ def example(over: str, num: int, p: float | None, *, low: float = -0.1) -> RunTe
     [
         (example("units", 100, 0.01), "a is higher"),
         (example("units", 100, 0.2), "not shown"),
-        # Their p is by Student's t: it is not bounded by the number of units.
-        (example("units", 3, 0.2), "not shown"),
-        (example("units", 3, 0.01), "a is higher"),
+        (example("units", 10, 0.01), "a is higher"),
+        (example("units", 9, 0.01), "too few units"),
+        (example("units", 9, None), "too few units"),
         (example("units", 100, None), "too few seeds to test"),
         # Three pairs of seeds have no p below 1/4.
         (example("seeds", 3, 0.25), "too few seeds to show"),
@@ -35,7 +35,7 @@ def test_the_verdict_says_what_was_example(test: RunTest, verdict: str) -> None:
 
 def test_an_unknown_interval_is_not_printed() -> None:
     layout = METHODS["sppt_protein"].table
-    tests = corrected([example("units", 1, None, low=math.nan), example("units", 9, 0.01)])
+    tests = corrected([example("units", 1, None, low=math.nan), example("units", 10, 0.01)])
     _, unknown, known = run_test.tests_table(tests, layout)
     assert unknown[3:] == ["+10.00", "1", "–", "–", "cannot be compared"]
-    assert known[3:] == ["+10.00 [-10.00, +30.00]", "9", "0.0100", "0.0100", "a is higher"]
+    assert known[3:] == ["+10.00 [-10.00, +30.00]", "10", "0.0100", "0.0100", "a is higher"]

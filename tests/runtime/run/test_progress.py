@@ -128,5 +128,5 @@ def test_evaluations_show_the_measures_of_the_table_and_count_the_others() -> No
     console = Console(file=text, force_terminal=False, width=400)
     with ProgressView("first", 10, console, measures=("lrap", "mrr")) as view:
         view.update([report(5, **metrics)])
-    assert "val/link_lrap 0.25  spread/rank 3  (and 1 in metrics.jsonl)" in text.getvalue()
+    assert "val/link_lrap 0.25  spread/rank 3  (1 more in metrics.jsonl)" in text.getvalue()
     assert "recall_at_5" not in text.getvalue()

@@ -138,10 +138,10 @@ def fold_differences(scores: Mapping[str, Mapping[int, Scores]]) -> list[FoldDif
 
 
 def reached_rows(scores: Mapping[str, Mapping[int, Scores]]) -> list[str]:
-    """Return a sentence for each rival that reaches or passes a trained model in a score.
+    """Return a sentence for each rival that is not lower than a trained model in a score.
 
-    A rival reaches a model if the 95 % interval of the paired difference includes 0, and passes it
-    if the interval lies on the rival's side.
+    A rival is higher if the 95 % interval of the paired difference lies on its side. If the
+    interval includes 0, the two are not clearly different.
 
     Args:
         scores: as for ``fold_differences``.
@@ -149,14 +149,15 @@ def reached_rows(scores: Mapping[str, Mapping[int, Scores]]) -> list[str]:
     remarks = []
     for model in _trained_rows(scores):
         for rival in _rival_rows(scores):
-            measures_by_verb: dict[str, list[str]] = {}
+            measures_by_relation: dict[str, list[str]] = {}
             for measure, title in METHOD.table.measures.items():
                 test = _paired_test(scores, model, rival, measure)
                 if test is not None and test.difference.low <= 0:
-                    verb = "passes" if test.difference.high < 0 else "reaches"
-                    measures_by_verb.setdefault(verb, []).append(title)
-            for verb, titles in measures_by_verb.items():
-                remarks.append(f"{rival} {verb} {model} in {', '.join(titles)}.")
+                    is_higher = test.difference.high < 0
+                    relation = "higher than" if is_higher else "not clearly different from"
+                    measures_by_relation.setdefault(relation, []).append(title)
+            for relation, titles in measures_by_relation.items():
+                remarks.append(f"{rival} is {relation} {model} in {', '.join(titles)}.")
     return remarks
 
 
