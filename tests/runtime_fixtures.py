@@ -123,6 +123,20 @@ def set_read_only(disk: Path, *, is_read_only: bool) -> None:
     subprocess.run(["mount", "-o", options, str(disk)], check=True)
 
 
+@contextlib.contextmanager
+def read_only_from_now(disk: Path) -> Iterator[None]:
+    """Make a small disk read-only in a block for all that is opened there, while others write to it.
+
+    Files that are open for writing stay writable, since the kernel refuses to remount their disk.
+    """
+    subprocess.run(["mount", "--bind", str(disk), str(disk)], check=True)
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(disk)], check=True)
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
 def fill(disk: Path) -> Path:
     """Fill a small disk to its last byte; return the file to delete."""
     path = disk / "filler"

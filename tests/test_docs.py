@@ -1,6 +1,7 @@
 """The documentation: links lead somewhere, and the code of the example method is the example method."""
 
 import argparse
+import ast
 import importlib
 import os
 import re
@@ -47,6 +48,46 @@ def test_every_relative_link_leads_to_a_file():
             if not (page.parent / target).exists()
         ]
     assert broken == []
+
+
+def tiers_of(path: Path) -> set[str]:
+    """Return the tiers that the tests of a file run in."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    of_module = [
+        ast.unparse(node) for node in tree.body if ast.unparse(node).startswith("pytestmark")
+    ]
+    tiers = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            marks = " ".join([*of_module, *map(ast.unparse, node.decorator_list)])
+            # Some parameters of such a test are in the first tier, the others in the second.
+            if "first_tier" in marks:
+                tiers |= {"first tier", "second tier"}
+            tiers.add("second tier" if "nightly" in marks else "first tier")
+    return tiers
+
+
+def test_each_test_of_a_fault_is_in_the_tier_that_the_page_says():
+    """So that the dates of the page, one for each tier, hold for each row."""
+    files: dict[str, list[Path]] = {}
+    for path in ROOT.glob("tests/**/test_*.py"):
+        files.setdefault(path.name, []).append(path)
+    page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in page.splitlines() if line[:2] == "| "]
+    faults = [row for row in rows if len(row) == 4 and "fault" not in row[0].split()[:1]]
+    assert len(faults) > 25
+    wrong = []
+    for fault, _, *cells in faults:
+        named = [re.findall(r"test_\w+\.py", cell) for cell in cells]
+        if not any(named):
+            wrong.append(f"{fault}: no test")
+        for tier, names in zip(("first tier", "second tier"), named, strict=True):
+            wrong += [
+                f"{fault}: {name} has no test of the {tier}"
+                for name in names
+                if not any(tier in tiers_of(path) for path in files.get(name, []))
+            ]
+    assert wrong == []
 
 
 def test_the_readme_of_a_package_names_each_of_its_modules():

@@ -319,7 +319,7 @@ Strict = Annotated[
     bool,
     typer.Option(
         "--strict",
-        help="refuse to resume a run that other versions, threads or hardware have trained, even "
+        help="refuse to resume runs that other versions, threads or hardware have trained, even "
         "in part; else warn",
     ),
 ]

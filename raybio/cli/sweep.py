@@ -115,6 +115,7 @@ def sweep(
     yes: Annotated[
         bool, typer.Option("--yes", help="accept a sweep of more than a day on CPUs")
     ] = False,
+    strict: shared.Strict = False,
     verbose: shared.Verbose = False,
 ) -> None:
     """Try many settings of one method, stop bad trials early, and write the best settings.
@@ -132,6 +133,7 @@ def sweep(
         settings=tuple(all_settings),
         verbose=verbose,
         accepts_long_run=yes,
+        is_strict=strict,
     )
     loaded = load_search_space(space, base_configs(given))
     folder, bucket = sweeps_folder(sweeps, name)

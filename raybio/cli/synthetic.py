@@ -63,6 +63,7 @@ def synthetic(
     sweeps: shared.Sweeps = None,
     tracking_uri: shared.TrackingUri = None,
     yes: shared.Yes = False,
+    strict: shared.Strict = False,
     verbose: shared.Verbose = False,
     help_: Annotated[bool, help_option(NAME)] = False,
     help_all: Annotated[bool, help_all_option(NAME)] = False,
@@ -83,6 +84,7 @@ def synthetic(
             cpus_per_worker=cpus_per_worker, gpus_per_worker=gpus_per_worker, device=device
         ),
         accepts_long_run=yes,
+        is_strict=strict,
         verbose=verbose,
     )
     from raybio.experiments.synthetic_graphs import Experiments, numbers, run_experiments

@@ -50,6 +50,10 @@ class CheckpointError(RaybioError):
     """A run's checkpoints are damaged, missing or belong to another configuration."""
 
 
+class OtherVersionsError(CheckpointError):
+    """A strict run would be resumed by other versions, or on other hardware."""
+
+
 class EvaluationStoppedError(RaybioError):
     """The final evaluation was asked to stop; every worker raises it, between two models."""
 

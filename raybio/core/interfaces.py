@@ -99,11 +99,11 @@ class Collective(Protocol):
     num_open_gathers: int
     step: int | None
 
-    def patient(self) -> AbstractContextManager[None]:
+    def patient(self, name: str = "an evaluation") -> AbstractContextManager[None]:
         """Lift the time limit on waiting within a ``with`` block, which all workers leave together.
 
-        It is for evaluations, in which one worker may compute for hours. Every worker enters the
-        block.
+        It is for evaluations, in which one worker may compute for hours, and for reading a large
+        store. Every worker enters the block; ``name`` says what they do in it.
         """
         ...
 

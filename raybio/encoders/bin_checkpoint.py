@@ -24,6 +24,7 @@ from raybio.core.errors import DataError, one_line
 from raybio.core.files import atomic_folder
 from raybio.encoders.sources import (
     CONFIG,
+    CONVERTED,
     INDEX,
     PICKLE,
     SAFETENSORS,
@@ -35,9 +36,6 @@ from raybio.encoders.sources import (
     unloadable,
     weights_files,
 )
-
-FORMAT = "weights-1"
-"""Folder of the cache; its number changes whenever the same pickle would give other files."""
 
 _TORCH_NAMES = {".gamma": ".weight", ".beta": ".bias"}
 
@@ -58,8 +56,8 @@ def cache_key(source: str, revision: str) -> str:
     if at.commit is None:
         settings = require_file(source, _beside(source, revision, CONFIG), revision).read_bytes()
         both = sha256_of_weights(source, revision).encode() + settings
-        return f"{FORMAT}/folders/{hashlib.sha256(both).hexdigest()}"
-    return f"{FORMAT}/hub/{source.replace('/', '--')}/{at.commit}"
+        return f"{CONVERTED}/folders/{hashlib.sha256(both).hexdigest()}"
+    return f"{CONVERTED}/hub/{source.replace('/', '--')}/{at.commit}"
 
 
 def is_unconverted(source: str, revision: str) -> bool:

@@ -30,6 +30,7 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import validate_repo_id
 
+from raybio.core.cache import cache_folder
 from raybio.core.digest import cached_file_digest
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_local
@@ -46,6 +47,11 @@ SAFETENSORS = "model.safetensors"
 PICKLE = "pytorch_model.bin"
 INDEX = ".index.json"
 """Suffix of the file that lists the parts of weights in several files."""
+
+CONVERTED = "weights-1"
+"""Folder of the cache for converted pickles; its number changes whenever a pickle would give other
+files.
+"""
 
 
 GATED = (
@@ -124,6 +130,11 @@ def source_folder(source: str) -> Path:
     For a hub id, it is the path of a folder that does not exist.
     """
     return _copy_by_address.get(source, Path(source)).expanduser()
+
+
+def is_converted(source: str) -> bool:
+    """Return whether a source is a folder of the cache, made from a pickle."""
+    return source_folder(source).is_relative_to(cache_folder() / CONVERTED)
 
 
 def find_source(source: str, revision: str) -> LocatedSource:
@@ -349,7 +360,9 @@ def _folder_or_hub_id(source: str) -> str:
 
 def unloadable(source: str, reason: str) -> ConfigError:
     """Return the error that says why a source cannot be loaded, and what to do."""
-    if source_folder(source).is_dir():
+    if is_converted(source):
+        advice = "The cache has it from pickled weights: remove that folder, and it is made again."
+    elif source_folder(source).is_dir():
         advice = (
             "The folder must be one that save_pretrained writes, or a copy of a hub repository: "
             f"config.json, {SAFETENSORS} or {PICKLE}, and the tokenizer."

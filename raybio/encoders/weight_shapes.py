@@ -10,6 +10,7 @@ from raybio.encoders.bin_checkpoint import converted_weights
 from raybio.encoders.sources import (
     find_source,
     find_weights,
+    is_converted,
     require_file,
     unloadable,
     weights_files,
@@ -46,7 +47,8 @@ def _shapes(source: str, name: str, revision: str) -> dict[str, Shape]:
         try_to_load_from_cache(at.location, name, revision=at.commit), str
     )
     if at.commit is None or is_cached or not at.is_online:
-        return _shapes_of_file(source, require_file(source, name, revision))
+        remedy = f"remove {source}" if is_converted(source) else "fetch it again"
+        return _shapes_of_file(source, require_file(source, name, revision), remedy)
     try:
         return _shapes_on_hub(at.location, name, at.revision)
     except Exception as error:  # of any library that the hub's client uses
@@ -60,7 +62,7 @@ def _shapes_on_hub(hub_id: str, name: str, commit: str) -> dict[str, Shape]:
     return {tensor: tuple(info.shape) for tensor, info in header.tensors.items()}
 
 
-def _shapes_of_file(source: str, path: Path, remedy: str = "fetch it again") -> dict[str, Shape]:
+def _shapes_of_file(source: str, path: Path, remedy: str) -> dict[str, Shape]:
     """Return the shapes of a file; refuse one that is cut, or a pointer of Git LFS."""
     try:
         with safe_open(path, framework="pt") as file:

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from raybio.core.config import override_all
-from raybio.core.records import read_recomputable
+from raybio.core.records import read_recomputable, write_record
 from raybio.methods.relation_graphs.annotations.folds import FoldRows
 from raybio.runtime.cluster.resources import TrialResources
 from raybio.runtime.run.encoder_source import encoder_record, pin_encoder
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.notices import warnings_to
+from raybio.runtime.run.open_run import compare_versions, versions_with_this_start
 from raybio.runtime.run.spec import LeaseKey, RunSpec, WorkerSpec
 from raybio.training.settings import COMPLETE, TrainingConfig
 
@@ -61,6 +62,7 @@ class LastTraining:
         Raises:
             CheckpointError: if it holds another run.
             ClusterError: if it cannot be made.
+            OtherVersionsError: if the run is strict, and other versions have trained it in part.
         """
         assert self.run.precision is not None
         self.folder.make()
@@ -68,6 +70,17 @@ class LastTraining:
         self.folder.record_precision(self.run.precision)
         pin_encoder(self.folder)
         self.folder.record_encoder(encoder_record(self.run.config))
+        if not self.is_done:
+            self._record_versions()
+
+    def _record_versions(self) -> None:
+        for change in compare_versions(self.folder, is_strict=self.run.is_strict):
+            print(f"warning: {self.folder.path}: trained by other versions: {change}", flush=True)
+        launch = {
+            "versions": versions_with_this_start(self.folder),
+            "is_strict": self.run.is_strict,
+        }
+        write_record(self.folder.launch, "launch", launch)
 
     def work(self, reserved: TrialResources) -> None:
         """Train, or resume from the newest checkpoint; warnings go to the notices of the run.

@@ -51,7 +51,7 @@ class SingleProcess:
         """Do nothing around a ``with`` block: nobody is waited for."""
         return nullcontext()
 
-    def patient(self) -> AbstractContextManager[None]:
+    def patient(self, name: str = "an evaluation") -> AbstractContextManager[None]:
         """Do nothing around a ``with`` block: nobody is waited for."""
         return nullcontext()
 
@@ -141,10 +141,13 @@ class ProcessGroup:
         return _NamedFailure(self, name)
 
     @contextmanager
-    def patient(self) -> Iterator[None]:
+    def patient(self, name: str = "an evaluation") -> Iterator[None]:
         """Lift the time limit on waiting within a ``with`` block, which all workers leave together.
 
         Every worker must enter the block within the group's timeout.
+
+        Args:
+            name: what the workers do in the block, for messages about a wait.
         """
         if self.patient_group is None:
             # The new group waits without a limit for workers to join it, so make sure that all are
@@ -157,7 +160,7 @@ class ProcessGroup:
             yield
             # A worker that finishes early waits here, not in its next operation, which has a
             # timeout.
-            self._meet("end of an evaluation")
+            self._meet(f"end of {name}")
         finally:
             self._is_patient = False
 

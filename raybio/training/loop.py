@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from raybio.core.batch import TokenBatch
-from raybio.core.errors import CheckpointError, ClusterError, ConfigError
+from raybio.core.errors import CheckpointError, ClusterError, ConfigError, OtherVersionsError
 from raybio.core.interfaces import Collective, System
 from raybio.core.version import changed_values, have_changed, last_values
 from raybio.training.checkpoint import CheckpointStore
@@ -465,11 +465,11 @@ class _Run:
                     f"not end with the bits of an unbroken one ({'; '.join(changes)})"
                 )
                 if is_strict and have_changed(used):
-                    raise CheckpointError(
+                    raise OtherVersionsError(
                         f"{message}. Leave out --strict, or choose another --name"
                     )
                 if is_strict:
-                    raise CheckpointError(f"{message}. Restore that, or leave out --strict")
+                    raise OtherVersionsError(f"{message}. Restore that, or leave out --strict")
                 _log.warning(message)
         return saved
 

@@ -15,7 +15,7 @@ from ray.util.state import list_tasks
 from raybio.core import digest
 from raybio.core.config import override_all
 from raybio.core.digest import file_digest, weights_digest
-from raybio.core.errors import CheckpointError, ConfigError, StoreError
+from raybio.core.errors import CheckpointError, ConfigError, OtherVersionsError, StoreError
 from raybio.core.records import read_record
 from raybio.experiments import cross_validation as all_folds
 from raybio.experiments.cross_validation import cross_validate, fold_space, models_of
@@ -35,7 +35,7 @@ from raybio.methods.relation_graphs.evaluation.evaluate_export import (
 from raybio.methods.relation_graphs.prepare import prepare_words
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.runtime.cluster.resources import TrialResources
-from raybio.runtime.run import preemption, task_worker
+from raybio.runtime.run import open_run, preemption, task_worker
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog
 from raybio.runtime.run.options import RunOptions
@@ -474,6 +474,21 @@ def test_a_last_training_learns_from_all_sentences_and_keeps_its_last_weights_af
     stopped.work(place)
     assert stopped.is_done
     assert read_record(stopped.folder.outcome, "outcome")["weights_sha256"] == digest
+
+
+def test_a_last_training_by_other_versions_is_reported_and_refused_by_strict(
+    tmp_path, monkeypatch, capsys
+):
+    training = last_training(tmp_path)
+    (training.folder.checkpoints / "step-00000002").mkdir(parents=True)
+    others = open_run.arithmetic_versions() | {"torch": "9.0"}
+    monkeypatch.setattr(open_run, "arithmetic_versions", lambda: others)
+    digest = training.folder.data_digest
+    strict = LastTraining(replace(training.run, is_strict=True))
+    with pytest.raises(OtherVersionsError, match=r"cldr-1 was trained by: torch: .* -> 9\.0"):
+        strict.open(digest)
+    training.open(digest)
+    assert "-> 9.0" in capsys.readouterr().out
 
 
 def test_a_last_training_does_not_start_from_a_damaged_store(tmp_path, outside_ray):

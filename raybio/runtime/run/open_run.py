@@ -5,7 +5,7 @@ import logging
 from dataclasses import replace
 from typing import Any, Self
 
-from raybio.core.errors import CheckpointError, RaybioError, first_line
+from raybio.core.errors import CheckpointError, OtherVersionsError, RaybioError, first_line
 from raybio.core.final_report import FinalReport
 from raybio.core.location import absolute
 from raybio.core.records import read_recomputable, read_record, write_record
@@ -116,7 +116,7 @@ class OpenRun:
             an earlier start that left nothing, and on each kind of input that is cut.
 
         Raises:
-            CheckpointError: if versions have changed and the run is strict; nothing is written.
+            OtherVersionsError: if versions have changed and the run is strict; nothing is written.
         """
         spec = self.spec
         assert spec.precision is not None
@@ -155,32 +155,16 @@ class OpenRun:
         Versions used after the newest checkpoint are dropped, since none of their results is left.
 
         Raises:
-            CheckpointError: if the run is strict, and other versions have ever been used.
+            OtherVersionsError: if the run is strict, and other versions have ever been used.
         """
-        versions = arithmetic_versions()
-        if not committed_in(self.folder.checkpoints):
-            return versions, []
-        used = self.folder.trained_versions
-        changes = changed_values(used, versions)
-        if changes and self.spec.is_strict:
-            advice = "Restore them, or leave out --strict"
-            if have_changed(used):
-                advice = (
-                    "It was resumed by others without --strict: leave it out, or choose another "
-                    "--name"
-                )
-            raise CheckpointError(
-                f"other versions than {self.folder.path} was trained by: "
-                f"{'; '.join(changes)}. {advice}"
-            )
-        changes = changed_values(last_values(used), versions)
+        changes = compare_versions(self.folder, is_strict=self.spec.is_strict)
         remarks = []
         if changes:
             remarks = [
                 f"warning: other versions than at the newest checkpoint of {self.folder.path}: "
                 f"{'; '.join(changes)}. The last bits of its results may be others"
             ]
-        return used_values(used, versions), remarks
+        return versions_with_this_start(self.folder), remarks
 
     def worker_spec(self, threads: int | None, start: str, relay: Any) -> WorkerSpec:
         """Return the specification of the start for workers.
@@ -296,6 +280,47 @@ class OpenRun:
             # that its records are damaged.
             if status in COMPLETE:
                 raise
+
+
+def compare_versions(folder: RunFolder, *, is_strict: bool, has_ended: bool = False) -> list[str]:
+    """Return how the present versions differ from those at a run's newest checkpoint.
+
+    Args:
+        folder: the run's folder. A run without a checkpoint has nothing that other versions could
+            continue.
+        is_strict: whether other versions are refused.
+        has_ended: whether the run is finished, so that its results count without a checkpoint.
+
+    Returns:
+        Lines ``name: old -> new``.
+
+    Raises:
+        OtherVersionsError: if the run is strict, and other versions have ever been used.
+    """
+    used = _used_versions(folder, has_ended=has_ended)
+    versions = arithmetic_versions()
+    changes = changed_values(used, versions)
+    if changes and is_strict:
+        advice = "Restore them, or leave out --strict"
+        if have_changed(used):
+            advice = (
+                "It was resumed by others without --strict: leave it out, or choose another --name"
+            )
+        raise OtherVersionsError(
+            f"other versions than {folder.path} was trained by: {'; '.join(changes)}. {advice}"
+        )
+    return changed_values(last_values(used), versions)
+
+
+def versions_with_this_start(folder: RunFolder) -> dict[str, Any]:
+    """Return the versions that a run has used, including the present ones, for its record."""
+    return used_values(_used_versions(folder, has_ended=False), arithmetic_versions())
+
+
+def _used_versions(folder: RunFolder, *, has_ended: bool) -> dict[str, Any]:
+    if has_ended or committed_in(folder.checkpoints):
+        return folder.trained_versions
+    return {}
 
 
 def _check_not_past(folder: RunFolder, max_steps: int) -> None:

@@ -29,7 +29,7 @@ from raybio.runtime.console import PrintableConsole
 from raybio.runtime.run.driver import planned, relay_of, train_opened
 from raybio.runtime.run.duration import in_words
 from raybio.runtime.run.follower import Follower
-from raybio.runtime.run.open_run import OpenRun
+from raybio.runtime.run.open_run import OpenRun, compare_versions
 from raybio.runtime.run.progress import ProgressView
 from raybio.runtime.run.result import Result, status_of_run
 from raybio.runtime.run.spec import Compute, RunSpec
@@ -62,6 +62,8 @@ def train_runs(groups: Sequence[Sequence[RunSpec]]) -> list[list[Result]]:
         runs_by_group = [_open(group, held) for group in groups]
         runs = [run for group_runs in runs_by_group for run in group_runs]
         unfinished = [run for run in runs if run.finished is None]
+        if unfinished:
+            _compare_versions(runs)
         # Check before anything is recorded, since a plan that does not fit or a damaged store must
         # not count as a failed run.
         for store in {run.spec.store for run in unfinished}:
@@ -72,6 +74,25 @@ def train_runs(groups: Sequence[Sequence[RunSpec]]) -> list[list[Result]]:
         else:
             _train_in_turn(unfinished, len(runs))
     return [[run.finished or run.result() for run in group_runs] for group_runs in runs_by_group]
+
+
+def _compare_versions(runs: Sequence[OpenRun]) -> None:
+    """Print a warning for each finished run that other versions have trained.
+
+    Unfinished runs warn when they begin.
+
+    Raises:
+        OtherVersionsError: for a strict run, finished or not; before anything is recorded.
+    """
+    for run in runs:
+        is_finished = run.finished is not None
+        changes = compare_versions(run.folder, is_strict=run.spec.is_strict, has_ended=is_finished)
+        if changes and is_finished:
+            print(
+                f"warning: {run.folder.path} was trained by other versions: {'; '.join(changes)}. "
+                "The other runs of this command are trained by the present ones",
+                flush=True,
+            )
 
 
 def _train_in_turn(runs: Sequence[OpenRun], num_runs: int) -> None:

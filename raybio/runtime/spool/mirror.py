@@ -62,6 +62,7 @@ class Mirror:
         self._lease = lease
         self._index = read_index(folder.path)
         self._not_before: dict[str, float] = {}
+        self._shared: set[str] = set()
         self._writing = threading.Lock()
         self._ended = threading.Event()
         self._warned = -WARN_SECONDS
@@ -146,8 +147,7 @@ class Mirror:
             finally:
                 if num_unrecorded:
                     self._record_sent()
-            if is_all:
-                self._send_shared()
+            self._send_shared(is_patient=is_all)
 
     def _refuse_lost_copy(self) -> None:
         """Raise if the spool was deleted, which must not delete the run's files in the bucket.
@@ -237,16 +237,18 @@ class Mirror:
             "the run. End that process"
         )
 
-    def _send_shared(self) -> None:
+    def _send_shared(self, *, is_patient: bool) -> None:
+        """Send new files of shared scores; a file that is in the bucket never changes there."""
         shared = self._folder.path.parent / SHARED_SCORES
-        paths = sorted(shared.glob("*.json"))
+        paths = [path for path in sorted(shared.glob("*.json")) if path.name not in self._shared]
         if not paths:
             return
-        bucket = BucketFolder(self._bucket.path.parent / SHARED_SCORES)
-        present = {info.name for info in bucket.list()}
+        bucket = BucketFolder(self._bucket.path.parent / SHARED_SCORES, is_patient=is_patient)
+        self._shared.update(info.name for info in bucket.list())
         for path in paths:
-            if path.name not in present:
+            if path.name not in self._shared:
                 bucket.upload(path, path.name)
+                self._shared.add(path.name)
 
 
 def _upload(bucket: BucketFolder, path: Path, name: str) -> ObjectVersion:

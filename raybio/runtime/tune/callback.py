@@ -7,11 +7,18 @@ from typing import Any
 
 from ray.tune import Callback
 
-from raybio.core.errors import ClusterError, MetricError, RaybioError, first_line
+from raybio.core.errors import (
+    ClusterError,
+    MetricError,
+    OtherVersionsError,
+    RaybioError,
+    first_line,
+)
 from raybio.core.records import read_record, write_record
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
 from raybio.runtime.run.notices import WarningPrinter
+from raybio.runtime.run.open_run import versions_with_this_start
 from raybio.runtime.spool.lease import check_key
 from raybio.runtime.tracking.tracker import Tracker, wait_for_all
 from raybio.runtime.tune.leaderboard import records
@@ -64,12 +71,12 @@ class TrialCallback(Callback):
 
     Attributes:
         trials: all started trials, in the order of their first start.
-        refused: an error that every trial would have, so that the others end at once; None if there
-            is none.
+        refused: the failure record of a trial because of which the others end at once; None if
+            there is none.
         too_long: why the sweep is stopped because of its length; None if it is not.
     """
 
-    refused: str | None = None
+    refused: dict[str, Any] | None = None
     too_long: str | None = None
 
     def __init__(self, folder: RunFolder, spec: SweepSpec, parent: Tracker) -> None:
@@ -204,7 +211,9 @@ class TrialCallback(Callback):
             # With several workers, the trial's process begins a start of its workers instead.
             write_record(folder.start, "start", {"start": self.spec.start})
         if status_of(folder) == INTERRUPTED:
-            write_record(folder.launch, "launch", self.spec.launch)
+            versions = versions_with_this_start(folder)
+            launch = {"versions": versions, "is_strict": self.spec.run.is_strict}
+            write_record(folder.launch, "launch", self.spec.launch | launch)
             if folder.name not in self._trackers:
                 self._trackers[folder.name] = self._tracker(trial)
                 self._trackers[folder.name].start()
@@ -254,8 +263,8 @@ class TrialCallback(Callback):
             reason = failure.get("message", "")
             ending = f"{status}: {reason}" if reason else status
             print(f"{settings_text(trial.settings)} | {ending}", flush=True)
-            if failure.get("kind") == MetricError.__name__:
-                self.refused = reason
+            if failure.get("kind") in (MetricError.__name__, OtherVersionsError.__name__):
+                self.refused = failure
                 self.spec.stop.touch()
             if status != FAILED:
                 self._log_best(folder)

@@ -22,6 +22,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -35,13 +36,17 @@ from raybio.core.errors import (
     CheckpointError,
     ClusterError,
     ConfigError,
+    DiskError,
     InterruptedRunError,
     LongRunError,
+    OtherVersionsError,
+    RaybioError,
     RecordError,
 )
 from raybio.core.location import absolute
 from raybio.core.records import read_recomputable, read_record, write_record
 from raybio.core.search_space import SearchSpace
+from raybio.core.text import count_of
 from raybio.methods import METHODS
 from raybio.runtime.cluster.connection import (
     cluster_nodes,
@@ -59,6 +64,7 @@ from raybio.runtime.cluster.stop_signals import StopSignals
 from raybio.runtime.run.checks import check_lengths, report_cuts
 from raybio.runtime.run.encoder_source import encoder_record, pin_encoder
 from raybio.runtime.run.folder import RunFolder
+from raybio.runtime.run.open_run import compare_versions
 from raybio.runtime.run.precision import show_decision, worker_processors
 from raybio.runtime.run.worker_group import wait_for_workers
 from raybio.runtime.spool import spool
@@ -72,12 +78,15 @@ from raybio.runtime.tune.run_trial import run_trial
 from raybio.runtime.tune.search import TRIAL, listed, tune_config
 from raybio.runtime.tune.trial import (
     ENDED,
+    FAILED,
     FINISHED,
+    INTERRUPTED,
     TRIAL_RECORD,
     SweepSpec,
     Trial,
     has_ended,
     new_trial_record,
+    status_of,
 )
 from raybio.store.store import open_store
 from raybio.training.precision import Decision, decide_precision
@@ -92,6 +101,12 @@ FREE_SETTINGS = tuple(
     for name in ("num_trials", "max_concurrent_trials", "num_repeated", "num_seeds")
 )
 """Settings that may change when a sweep is resumed."""
+
+
+CURABLE = tuple(
+    kind.__name__ for kind in (ClusterError, DiskError, CheckpointError, OtherVersionsError)
+)
+"""Kinds of failures after which a trial may do better when the sweep is resumed."""
 
 
 @dataclass(frozen=True)
@@ -153,6 +168,8 @@ def sweep(spec: SweepSpec) -> SweepResult:
         InterruptedRunError: if SIGINT or SIGTERM ended the sweep; the same command resumes it.
         LongRunError: if a sweep on CPUs takes more than a day and that is not accepted. It is
             stopped at checkpoints.
+        OtherVersionsError: if the sweep is strict, and other versions have trained any trial;
+            nothing is written. Also if one was trained on other hardware, when it resumes.
         StoreError: if the store is missing, damaged or of another kind.
     """
     run = replace(spec.run, store=absolute(spec.run.store))
@@ -178,6 +195,9 @@ def sweep(spec: SweepSpec) -> SweepResult:
         identity = _identity(space, run.config)
         folder.open(space.method, identity, run.store, store.digest, FREE_SETTINGS)
         _check_names(spec)
+        _restore_records(folder, spec)
+        if _cluster_failures(folder) or not _is_complete(spec):
+            _compare_versions(folder, is_strict=run.is_strict)
         launch = read_record(folder.launch, "launch") or {}
         is_accepted = run.accepts_long_run or launch.get("is_length_accepted", False)
         run = replace(run, accepts_long_run=is_accepted)
@@ -186,7 +206,6 @@ def sweep(spec: SweepSpec) -> SweepResult:
         if is_accepted:
             launch["is_length_accepted"] = True
         write_record(folder.launch, "launch", launch)
-        _restore_records(folder, spec)
         _forget_cluster_failures(folder, spec)
         if not _is_complete(spec):
             if not cluster_to_join():
@@ -297,10 +316,7 @@ def _carry_out(
         if signals.caught:
             raise _interrupted(signals)
         if callback.refused is not None:
-            raise ConfigError(
-                f"{callback.refused}. {folder.path} cannot produce a result: correct the search "
-                "space, and give another --name or delete that folder"
-            )
+            raise _refusal(folder, callback.refused)
         if callback.too_long is not None:
             raise LongRunError(callback.too_long)
         if spec.stop.exists() and not _is_complete(spec):
@@ -332,6 +348,16 @@ def _interrupted(signals: StopSignals) -> InterruptedRunError:
     return InterruptedRunError(signals.caught[0], f"{name}: the same command resumes the sweep")
 
 
+def _refusal(folder: RunFolder, failure: dict[str, Any]) -> RaybioError:
+    """Return the error of a sweep of which one trial has shown that it cannot go on."""
+    if failure["kind"] == OtherVersionsError.__name__:
+        return OtherVersionsError(failure["message"])
+    return ConfigError(
+        f"{failure['message']}. {folder.path} cannot produce a result: correct the search space, "
+        "and give another --name or delete that folder"
+    )
+
+
 def _all_failed(folder: RunFolder, trials: list[TrialRecord]) -> ClusterError:
     reasons = sorted({trial.error for trial in trials if trial.error}) or ["no reason was given"]
     return ClusterError(
@@ -360,17 +386,48 @@ def _restore_records(folder: RunFolder, spec: SweepSpec) -> None:
             (path / ENDED).unlink(missing_ok=True)
 
 
+def _compare_versions(folder: RunFolder, *, is_strict: bool) -> None:
+    """Print a warning if other versions have trained any of the trials so far.
+
+    Raises:
+        OtherVersionsError: if the sweep is strict, naming the first of these trials.
+    """
+    lines: set[str] = set()
+    num_changed = 0
+    for path in sorted((folder.path / "trials").glob("*/")):
+        trial = RunFolder(path.parent, path.name, option=None)
+        has_result = status_of(trial) not in (FAILED, INTERRUPTED)
+        changes = compare_versions(trial, is_strict=is_strict, has_ended=has_result)
+        lines.update(changes)
+        num_changed += bool(changes)
+    if lines:
+        print(
+            f"warning: other versions have trained {count_of(num_changed, 'trial')} of "
+            f"{folder.path}: {'; '.join(sorted(lines))}. The last bits of their results may be "
+            "others",
+            flush=True,
+        )
+
+
 def _forget_cluster_failures(folder: RunFolder, spec: SweepSpec) -> None:
     """Reset trials that failed because of the cluster, a disk or checkpoints, so that they rerun.
 
     Other failed trials would fail again.
     """
     spec.stop.unlink(missing_ok=True)
+    for path in _cluster_failures(folder):
+        (path.parent / ENDED).unlink(missing_ok=True)
+        path.unlink()
+
+
+def _cluster_failures(folder: RunFolder) -> list[Path]:
+    """Return the failure records of trials that rerun."""
+    paths = []
     for path in (folder.path / "trials").glob("*/failure.json"):
         failure = read_recomputable(path, "failure")
-        if failure is None or failure["kind"] in ("ClusterError", "DiskError", "CheckpointError"):
-            (path.parent / ENDED).unlink(missing_ok=True)
-            path.unlink()
+        if failure is None or failure["kind"] in CURABLE:
+            paths.append(path)
+    return paths
 
 
 def _is_complete(spec: SweepSpec) -> bool:

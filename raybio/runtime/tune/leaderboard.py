@@ -255,7 +255,8 @@ def write_results(
         replace_text(folder.path / "best.yaml", text)
         # Copy the setup of the trial, with which a run of best.yaml begins.
         winner = folder.path / "trials" / ranking[0].trials[0].name
-        setup = read_record(winner / LAUNCH, "launch") or {}
+        recorded = read_record(winner / LAUNCH, "launch") or {}
+        setup = {name: recorded[name] for name in spec.launch if name in recorded}
         launch = read_record(folder.launch, "launch") or {}
         write_record(folder.launch, "launch", launch | setup)
     return ranking, trials

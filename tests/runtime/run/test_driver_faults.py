@@ -34,7 +34,7 @@ from raybio.training.collective import STALL_SECONDS
 from raybio.training.loop import fit
 from raybio.training.settings import TrainingConfig
 from tests.paths import ROOT
-from tests.runtime_fixtures import fill
+from tests.runtime_fixtures import fill, read_only_from_now, set_read_only
 from tests.training.workers import run_workers
 
 
@@ -363,28 +363,78 @@ def test_a_closed_terminal_or_pipe_and_a_stop_file_commit_a_checkpoint_of_the_la
     assert end_of_family(family) == []
 
 
+def move_runs(job: Job, disk: Path) -> None:
+    """Move the runs of a job, and their database, to another disk."""
+    shutil.move(job.folder / "mlflow.db", disk)
+    (disk / "runs").mkdir()
+    (job.folder / "runs").symlink_to(disk / "runs")
+
+
+def only_error(job: Job, name: str) -> str:
+    """Return the only line in the output of a command that is an error."""
+    shown = job.log(name)
+    assert "Traceback" not in shown
+    (error,) = [line for line in shown.splitlines() if "Error: " in line]
+    return error
+
+
 @pytest.mark.nightly
 def test_a_full_disk_is_one_message_and_the_command_goes_on_when_there_is_room(
     job: Job, tiny_training: TrainingConfig, small_disk: Path
 ) -> None:
     long = override_all(tiny_training, {"schedule.max_steps": 200})
     job = Job(job.folder, job.store, long)
-    shutil.move(job.folder / "mlflow.db", small_disk)
-    (small_disk / "runs").mkdir()
-    (job.folder / "runs").symlink_to(small_disk / "runs")
+    move_runs(job, small_disk)
     process = job.start("full")
     job.wait_for_step("full", 7, process)
     filler = fill(small_disk)
     assert process.wait(timeout=1500) == 2
-    shown = job.log("full")
-    assert "Traceback" not in shown
     folder = job.run_folder("full")
-    errors = [line for line in shown.splitlines() if "Error: " in line]
-    assert len(errors) == 1
-    assert str(folder.path.resolve()) in errors[0] or str(folder.path) in errors[0]
-    assert re.search(r"[\d,]+ bytes", errors[0])
+    error = only_error(job, "full")
+    assert str(folder.path.resolve()) in error or str(folder.path) in error
+    assert re.search(r"[\d,]+ bytes", error)
     assert CheckpointStore(folder.checkpoints).latest().step >= 5
     filler.unlink()
     assert job.finish("full")["status"] == "finished"
     assert "resuming from step" in job.log("full")
+    assert steps_of(folder) == list(range(201))
+
+
+@pytest.mark.slow
+def test_a_read_only_disk_is_refused_before_anything_starts(job: Job, small_disk: Path) -> None:
+    move_runs(job, small_disk)
+    files = sorted(small_disk.rglob("*"))
+    set_read_only(small_disk, is_read_only=True)
+    process = job.start("first")
+    assert process.wait(timeout=1500) == 2
+    error = only_error(job, "first")
+    assert f"--runs {job.folder / 'runs'}: " in error
+    assert "cannot be written (Read-only file system); choose another folder" in error
+    assert "Ray" not in job.log("first")
+    assert sorted(small_disk.rglob("*")) == files
+    set_read_only(small_disk, is_read_only=False)
+
+
+@pytest.mark.nightly
+def test_a_disk_that_becomes_read_only_is_one_message_and_the_command_goes_on_when_it_is_writable(
+    job: Job, tiny_training: TrainingConfig, small_disk: Path
+) -> None:
+    long = override_all(tiny_training, {"schedule.max_steps": 200})
+    job = Job(job.folder, job.store, long)
+    move_runs(job, small_disk)
+    unbroken = job.finish("unbroken")
+    process = job.start("broken")
+    folder = job.run_folder("broken")
+    job.wait_for_step("broken", 7, process)
+    family = psutil.Process(process.pid).children(recursive=True)
+    with read_only_from_now(small_disk):
+        assert process.wait(timeout=1500) == 2, job.log("broken")[-3000:]
+        error = only_error(job, "broken")
+        assert str(folder.path.resolve()) in error or str(folder.path) in error
+        assert "Read-only file system" in error
+        assert CheckpointStore(folder.checkpoints).latest().step >= 5
+        assert end_of_family(family) == []
+    resumed = job.finish("broken")
+    assert "resuming from step" in job.log("broken")
+    assert resumed["weights_sha256"] == unbroken["weights_sha256"]
     assert steps_of(folder) == list(range(201))

@@ -27,6 +27,7 @@ from raybio.core.errors import (
     ConfigError,
     DivergedError,
     InterruptedRunError,
+    OtherVersionsError,
     StopFileError,
 )
 from raybio.core.location import BucketPath
@@ -34,7 +35,7 @@ from raybio.core.records import read_record, write_record
 from raybio.methods import METHODS
 from raybio.runtime.cluster.resources import Node, Resources
 from raybio.runtime.compare.variations import Variation, compare
-from raybio.runtime.run import driver
+from raybio.runtime.run import driver, open_run
 from raybio.runtime.run.driver import train
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
@@ -65,6 +66,7 @@ from raybio.training.loop import FIRST_REPORTED_STEPS, fit
 from raybio.training.settings import TrainingConfig
 from tests.paths import ROOT
 from tests.runtime.spool.taken_lease import taken_from
+from tests.whole_runs import train_here
 
 
 @pytest.fixture
@@ -288,6 +290,44 @@ def test_runs_of_several_workers_are_trained_although_those_before_them_fail(
     with pytest.raises(InterruptedRunError):
         train_runs([runs])
     assert parents.keys() == {"seed-0"}
+
+
+def finish(spec: RunSpec) -> None:
+    """Train a run to its end in this process."""
+    with contextlib.ExitStack() as held:
+        run = OpenRun.open(spec, held)
+        run.begin(Compute(device="cpu"))
+        train_here(spec)
+        run.conclude("finished")
+
+
+def test_a_comparison_with_a_finished_run_of_other_versions_is_reported_and_refused_by_strict(
+    request_one: RunSpec, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = replace(request_one, config=override_all(request_one.config, {"schedule.max_steps": 2}))
+    runs = [with_seed(short, seed) for seed in (0, 1)]
+    strict = [replace(run, is_strict=True) for run in runs]
+    own = open_run.arithmetic_versions()
+    others = own | {"numpy": "9.0"}
+    finish(runs[0])
+
+    monkeypatch.setattr("raybio.runtime.run.parallel._train_together", no_room_for_any)
+    monkeypatch.setattr(open_run, "arithmetic_versions", lambda: others)
+    change = f"numpy: {own['numpy']} -> 9.0"
+    with pytest.raises(OtherVersionsError, match=f"seed-0 was trained by: {change}"):
+        train_runs([strict])
+    assert not runs[1].folder.launch.exists()
+    with pytest.raises(ClusterError, match="nothing fits"):
+        train_runs([runs])
+    out = capsys.readouterr().out
+    assert f"seed-0 was trained by other versions: {change}. The other runs" in out
+    # A finished run is only shown, whichever versions are here now.
+    assert train_runs([strict[:1]])[0][0].status == "finished"
+    assert capsys.readouterr().out == ""
+
+
+def no_room_for_any(runs: list[OpenRun], num_runs: int) -> None:
+    raise ClusterError("nothing fits")
 
 
 def test_what_a_single_run_or_all_runs_are_refused_for_is_said_once(

@@ -75,6 +75,27 @@ def test_the_index_is_not_written_for_each_file(
         assert written == [20, 40, 45]
 
 
+def test_a_row_of_shared_scores_is_in_the_bucket_before_the_run_ends(
+    folder: RunFolder, bucket: BucketPath, s3: S3
+) -> None:
+    """The disk of the driver may be lost meanwhile."""
+    shared = folder.path.parent / SHARED_SCORES
+    shared.mkdir()
+    rows = BucketFolder(bucket / "runs" / SHARED_SCORES)
+    with spool.held(folder, bucket / "runs") as held:
+        for name in ("a.json", "b.json"):
+            (shared / name).write_text(name)
+            held.mirror._write(is_all=False)
+            assert rows.read(name) == name.encode()
+        # A row never changes, so nothing asks for it again.
+        s3.requests.clear()
+        held.mirror._write(is_all=False)
+        assert not [request for request in s3.requests if SHARED_SCORES in request.path]
+    shutil.rmtree(folder.path.parent)
+    spool.refresh(folder, bucket / "runs")
+    assert {path.name for path in shared.iterdir()} == {"a.json", "b.json"}
+
+
 def test_a_result_waits_for_the_log_that_it_vouches_for(
     folder: RunFolder, bucket: BucketPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
 """What a sweep's driver notes and tracks, and how it ends: its own part, without a training."""
 
+import re
 import shutil
 import signal
 import time
@@ -10,11 +11,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from mlflow import MlflowClient
 
-from raybio.core.errors import ClusterError, ConfigError, InterruptedRunError, LongRunError
+from raybio.core.errors import (
+    ClusterError,
+    ConfigError,
+    InterruptedRunError,
+    LongRunError,
+    OtherVersionsError,
+)
 from raybio.core.records import read_record, write_record
-from raybio.runtime.run import run_loop
+from raybio.runtime.run import open_run, run_loop
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.runtime.run.spec import Compute, RunSpec
@@ -433,6 +441,119 @@ def test_a_metric_that_no_trial_can_have_ends_the_sweep_before_others_train_for_
     monkeypatch.setattr("raybio.runtime.tune.driver._run_tune", find_it_out)
     with pytest.raises(ConfigError, match=f"{reason}.*another --name"):
         sweep(request_to)
+
+
+def trains_here(*trials: Trial, threads: int = 1) -> Callable[..., SweepSpec]:
+    """In place of Ray Tune: train trials in this process, one after the other."""
+
+    def run_here(spec: SweepSpec, callback: TrialCallback, *_: Any) -> SweepSpec:
+        begin(callback, *trials)
+        compute = Compute(cpus_per_worker=threads)
+        spec = replace(spec, run=replace(spec.run, compute=compute))
+        for number, trial in enumerate(trials):
+            run_trial(asdict(trial), spec)
+            callback.on_trial_complete(0, [], tuned(trial, number))
+        return spec
+
+    return run_here
+
+
+GRID = {
+    "budget": {"num_trials": 2, "max_steps": 4, "grace_steps": 2},
+    "space": {LAMBDA: {"choice": [0.0, 0.5]}},
+    "scheduler": {"kind": "none"},
+    "search": {"kind": "grid"},
+}
+
+
+def files_of(sweep: Path) -> dict[Path, bytes]:
+    """Contents of all files but ``run.json``, which each start writes again, and locks."""
+    return {
+        path: path.read_bytes()
+        for path in sweep.rglob("*")
+        if path.is_file() and path.name not in ("run.json", "config.yaml", ".driver.lock")
+    }
+
+
+@pytest.mark.usefixtures("heard")
+def test_a_sweep_whose_trials_other_versions_have_trained_is_reported_and_refused_by_strict(
+    request_to: SweepSpec,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    spec = replace(request_to, space=space_of(tmp_path, **GRID))
+    strict = replace(spec, run=replace(spec.run, is_strict=True))
+    first, second = Trial({LAMBDA: 0.0}), Trial({LAMBDA: 0.5})
+    own = open_run.arithmetic_versions()
+    others = own | {"torch": "9.0"}
+
+    def start(spec: SweepSpec, versions: dict[str, str], *trials: Trial) -> str:
+        monkeypatch.setattr(open_run, "arithmetic_versions", lambda: versions)
+        monkeypatch.setattr("raybio.runtime.tune.driver._run_tune", trains_here(*trials))
+        capsys.readouterr()
+        sweep(spec)
+        return capsys.readouterr().out
+
+    assert "other versions" not in start(strict, own, first)
+    assert "other versions" not in start(strict, own, first)
+    files = files_of(spec.path)
+    change = f"torch: {own['torch']} -> 9.0"
+    with pytest.raises(
+        OtherVersionsError, match=f"trial-.*{re.escape(change)}.*leave out --strict"
+    ):
+        start(strict, others, second)
+    assert files_of(spec.path) == files
+    warning = f"warning: other versions have trained 1 trial of {spec.path}: {change}."
+    assert warning in start(spec, others, second)
+    # All trials have ended, and nothing of the sweep is trained any more.
+    for versions in (own, others):
+        assert "other versions" not in start(strict, versions)
+    # The second trial is finished, too, and one that is repeated would be compared with it.
+    (spec.folder(first).path / ENDED).unlink()
+    with pytest.raises(OtherVersionsError, match=f"torch: 9.0 -> {re.escape(own['torch'])}"):
+        start(strict, own, first)
+
+
+@pytest.mark.usefixtures("heard")
+def test_a_trial_that_was_half_trained_with_other_threads_ends_a_strict_sweep(
+    request_to: SweepSpec,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    spec = replace(request_to, space=space_of(tmp_path, **GRID))
+    trials = Trial({LAMBDA: 0.0}), Trial({LAMBDA: 0.5})
+    folder = spec.folder(trials[0])
+    export = run_loop._export_if_best
+
+    def kill_at_the_end(training: Any, goal: Any, report: Any) -> None:
+        if report.step == 4:
+            raise Killed
+        export(training, goal, report)
+
+    def start(spec: SweepSpec, threads: int) -> None:
+        run_tune = trains_here(*trials, threads=threads)
+        monkeypatch.setattr("raybio.runtime.tune.driver._run_tune", run_tune)
+        sweep(spec)
+
+    threads = torch.get_num_threads()
+    try:
+        monkeypatch.setattr(run_loop, "_export_if_best", kill_at_the_end)
+        with pytest.raises(Killed):
+            start(spec, 2)
+        monkeypatch.setattr(run_loop, "_export_if_best", export)
+        with pytest.raises(OtherVersionsError, match="threads: 2 -> 1.*leave out --strict"):
+            start(replace(spec, run=replace(spec.run, is_strict=True)), 1)
+        assert status_of(folder) == FAILED
+        # The other trial has not begun, since the sweep ended at once.
+        assert not spec.folder(trials[1]).identity.exists()
+        capsys.readouterr()
+        start(spec, 1)
+    finally:
+        torch.set_num_threads(threads)
+    assert "threads: 2 -> 1" in capsys.readouterr().out
+    assert status_of(folder) == FINISHED
 
 
 def test_two_signals_while_ray_starts_end_a_sweep_in_order(

@@ -2,6 +2,8 @@ import json
 import math
 import os
 import pickle
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from raybio.methods.sppt.proteins.config import EncoderConfig
 from raybio.methods.sppt.proteins.encoder import build_protein_encoder, check_protein_encoder
 from raybio.methods.sppt.proteins.tape_checkpoint import (
     convert_tape_checkpoint,
+    readable_source,
     rename_tape_tensors,
 )
 from raybio.methods.sppt.proteins.vocabulary import TAPE
@@ -298,3 +301,20 @@ def test_a_tape_checkpoint_that_cannot_be_converted_is_refused_when_it_is_checke
     (tmp_path / "tape" / "pytorch_model.bin").unlink()
     with pytest.raises(ConfigError, match=r"no model\.safetensors and no pytorch_model\.bin"):
         check_protein_encoder(EncoderConfig(source=source))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_a_damaged_conversion_is_named_and_made_again_when_it_is_removed(tmp_path, name):
+    encoder = EncoderConfig(source=write_tape(tmp_path / "tape", tape_tensors()))
+    check_protein_encoder(encoder)
+    converted = Path(readable_source(encoder.source, "main")[0])
+    assert converted != tmp_path / "tape"
+    path = converted / name
+    path.write_bytes(path.read_bytes()[:-5])
+    remedy = f"{converted}.*remove that folder, and it is made again"
+    with pytest.raises(ConfigError, match=remedy) as refused:
+        check_protein_encoder(encoder)
+    assert "fetch it again" not in str(refused.value)
+    assert "save_pretrained" not in str(refused.value)
+    shutil.rmtree(converted)
+    check_protein_encoder(encoder)
