@@ -7,14 +7,10 @@ from pydantic import Field, model_validator
 
 from raybio.core.config import REPLACES, BaseConfig
 
-EXACT_ENVIRONMENT = {
-    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
-    "TORCHINDUCTOR_DETERMINISTIC": "1",
-    "NCCL_ALGO": "Ring",
-}
+EXACT_ENVIRONMENT = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "NCCL_ALGO": "Ring"}
 """Environment variables of ``determinism: exact``; variables that are already set are kept.
 
-They are read when cuBLAS starts, torch's compiler is imported and the first collective is called.
+They are read when cuBLAS starts and when the first collective is called.
 """
 
 

@@ -427,10 +427,9 @@ def collective_timeout_seconds() -> int:
 def _worker_environment(threads: int | None) -> dict[str, str]:
     names = (*_TRAIN_DEFAULTS, *_QUIET, _BARRIER_TIMEOUT, COLLECTIVE_TIMEOUT)
     carried = {name: os.environ[name] for name in names if name in os.environ}
-    # Set before torch is imported. In a cluster, each worker sets them, since only it knows its
-    # CPUs.
-    for name in ("CUBLAS_WORKSPACE_CONFIG", "TORCHINDUCTOR_DETERMINISTIC"):
-        carried[name] = os.environ.get(name, EXACT_ENVIRONMENT[name])
+    # Set before torch is imported. In a cluster, each worker sets it, since only it knows its CPUs.
+    cublas = "CUBLAS_WORKSPACE_CONFIG"
+    carried[cublas] = os.environ.get(cublas, EXACT_ENVIRONMENT[cublas])
     return carried | ({} if threads is None else {"OMP_NUM_THREADS": str(threads)})
 
 
