@@ -44,6 +44,7 @@ from raybio.methods.sppt.proteins.formats.id_rule import (
 from raybio.methods.sppt.proteins.formats.link_files import (
     SCORE_COLUMNS,
     LinkFile,
+    check_labels,
     read_layout,
     sample_ids,
 )
@@ -147,11 +148,15 @@ class Tables:
         Raises:
             DataError: if a file is missing, torn, in no known form or has too many bad records; if
                 a species of ``config.taxids`` has no protein; if there are no scores for
-                ``config.min_score``; or if no ids of links are those of proteins.
+                ``config.min_score``; if there is no ``config.min_score`` for labels; or if no ids
+                of links are those of proteins.
         """
         layouts = [read_layout(Path(path)) for path in self.edges]
         for layout in layouts:
-            _check_score(layout, config.min_score)
+            if config.min_score:
+                _check_score(layout, config.min_score)
+            else:
+                check_labels(layout, block_bytes=LINKS_BLOCK_BYTES)
         proteins = self._read_proteins(layouts, spool, quarantine, config)
         keys = proteins.keys
         rows = rows_by_id(keys, proteins.group_N, proteins.names, config.taxids, proteins.skipped)
@@ -367,8 +372,6 @@ def _check_score(file: LinkFile, min_score: float) -> None:
     Raises:
         DataError: it says what to give instead.
     """
-    if not min_score:
-        return
     if not file.has_scores:
         wanted = f"a column named {', '.join(SCORE_COLUMNS[:-1])} or {SCORE_COLUMNS[-1]}"
         advice = f"Want {wanted}, such as STRING's protein.links have"

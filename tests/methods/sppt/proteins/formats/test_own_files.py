@@ -14,9 +14,10 @@ from raybio.core.errors import DataError
 from raybio.methods.sppt.config import PrepareConfig
 from raybio.methods.sppt.prepare import prepare_proteins
 from raybio.methods.sppt.proteins.formats.id_rule import IdRule, advise, choose_form
-from raybio.methods.sppt.proteins.formats.link_files import read_layout
+from raybio.methods.sppt.proteins.formats.link_files import check_labels, read_layout
 from raybio.methods.sppt.proteins.formats.links import (
     HEADER,
+    LINKS_BLOCK_BYTES,
     NO_ID,
     NO_NUMBER,
     NO_PROTEIN,
@@ -25,6 +26,7 @@ from raybio.methods.sppt.proteins.formats.links import (
 from raybio.methods.sppt.proteins.formats.tables import NO_SPECIES, Tables
 from raybio.store.manifest import WITHOUT_LINK
 from tests.methods.sppt.proteins.formats.test_string_db import all_links
+from tests.paths import SHARED_DATA
 
 TAXID = "562"
 RNG = random.Random(0)
@@ -238,6 +240,60 @@ def test_scores_in_the_columns_of_string_may_have_another_scale(tmp_path):
     assert all_links(strong) == {(a, b) for a, b, score in LINKS if score >= 400}
 
 
+LABELS = [(a, b, number % 2) for number, (a, b) in enumerate(PLAIN)]
+LABEL_NAMES = ("protein_a", "protein_b", "label")
+LABELED = {
+    "no header": ("e.tsv", table(LABELS), {}),
+    "fractions": ("e.tsv", table([(a, b, f"{label:.1f}") for a, b, label in LABELS]), {}),
+    "label": ("e.csv", table([LABEL_NAMES, *LABELS], ","), {}),
+    "another name": ("e.csv", table([("Bait", "Prey", "Interacts"), *LABELS], ","), {}),
+    "an empty label": ("e.csv", table([LABEL_NAMES, *LABELS, (*PLAIN[0], "")], ","), {}),
+    "Parquet": ("e.parquet", parquet(LABELS, LABEL_NAMES), {}),
+    "JSON lines": ("e.jsonl", json_lines(LABELS, LABEL_NAMES), {}),
+}
+
+
+@pytest.mark.parametrize("form", LABELED)
+def test_labels_are_refused_as_links_and_kept_by_a_least_score(tmp_path, form):
+    with pytest.raises(
+        DataError, match=r"column .* holds 0 and 1 and nothing else.*--min-score 1 keeps the pairs"
+    ):
+        prepare(tmp_path, LABELED[form], PROTEINS["tsv"])
+    store = prepare(tmp_path, LABELED[form], PROTEINS["tsv"], min_score=1)
+    assert all_links(store) == {(a, b) for a, b, label in LABELS if label}
+
+
+@pytest.mark.skipif(not SHARED_DATA.is_dir(), reason="needs ../shared/data")
+@pytest.mark.parametrize("name", ["ecoli", "yeast"])
+def test_the_pairs_of_d_script_are_labels(name):
+    path = SHARED_DATA / "ppi_dscript" / f"{name}_test.tsv.gz"
+    with pytest.raises(DataError, match="column 3 holds 0 and 1 and nothing else"):
+        check_labels(read_layout(path), block_bytes=LINKS_BLOCK_BYTES)
+
+
+def test_labels_true_and_false_are_refused_with_the_numbers_to_write(tmp_path):
+    rows = [(a, b, bool(label)) for a, b, label in LABELS]
+    edges = ("e.jsonl", json_lines(rows, LABEL_NAMES), {})
+    with pytest.raises(DataError, match=r"holds false and true .*Write 1 and 0, and give --min-sc"):
+        prepare(tmp_path, edges, PROTEINS["tsv"])
+
+
+@pytest.mark.parametrize("rest", [["1"], ["0"], ["0", "1", "0.5"], ["0", "1", "2"], ["yes", "no"]])
+def test_a_column_of_other_values_than_both_labels_is_no_column_of_labels(tmp_path, rest):
+    rows = [(a, b, rest[number % len(rest)]) for number, (a, b) in enumerate(PLAIN)]
+    edges = ("e.tsv", table([LABEL_NAMES, *rows]), {})
+    assert all_links(prepare(tmp_path, edges, PROTEINS["tsv"])) == set(PLAIN)
+
+
+def test_a_score_after_the_first_block_shows_that_there_are_no_labels(tmp_path):
+    rows = [*LABELS, (*PLAIN[0], "0.5")]
+    path = write(tmp_path, "e.tsv", table(rows))
+    check_labels(read_layout(path), block_bytes=200)
+    path.write_text(table(rows[:-1]))
+    with pytest.raises(DataError, match="column 3 holds 0 and 1"):
+        check_labels(read_layout(path), block_bytes=200)
+
+
 @pytest.mark.parametrize("others", [[], [("unknown", "P2", "0.5"), ("P1", "P1", "0.5")]])
 def test_a_least_score_above_all_scores_is_refused_with_their_range(tmp_path, others):
     rows = [(a, b, f"{score / 1000:.3f}") for a, b, score in LINKS]
@@ -389,8 +445,8 @@ def test_columns_of_other_names_are_refused_with_the_names_to_give_them(tmp_path
     named = table([("protein_a", "protein_b", *names[2:]), *rows], ",")
     with pytest.raises(
         DataError,
-        match=r"--min-score 0.5: .*e.csv has no scores .*named combined_score, score, weight or "
-        r"confidence: rename one of its others \(Confidence Score, PubMed\)",
+        match=r"--min-score 0.5: .*e.csv has no scores .*named combined_score, score, "
+        r"weight, confidence or label: rename one of its others \(Confidence Score, PubMed\)",
     ):
         prepare(tmp_path, ("e.csv", named, {"min_score": 0.5}), PROTEINS["plain FASTA"])
 
