@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,7 @@ import pyarrow.csv
 
 from raybio.core.errors import DataError
 from raybio.store.quarantine import Quarantine
-from raybio.store.sources import GZIP_MAGIC, read_lines
+from raybio.store.sources import open_source, read_lines
 from raybio.store.table_rows import check_quotes, is_typed_table, read_columns, shown_names
 
 BLOCK_BYTES = 16 << 20
@@ -167,7 +167,7 @@ def read_arrow_columns(
     try:
         options = _options(columns, block_bytes, delimiter, skip, names, has_quotes)
         with (
-            pa.input_stream(str(path)) as file,
+            open_source(Path(path), f"a table with the columns {shown_names(columns)}") as file,
             _Utf8Stream(file) as stream,
             pa.csv.open_csv(stream, **options) as reader,
         ):
@@ -187,7 +187,7 @@ def read_arrow_columns(
                 yield *strings, batch.column("line")
         num_lines = num_read + len(skipped_lines) + first_line - 1
     # A repeated column raises a KeyError.
-    except (OSError, pa.ArrowException, EOFError, KeyError) as error:
+    except (pa.ArrowException, KeyError) as error:
         raise DataError(_explain(path, columns, delimiter, block_bytes, error)) from None
     if has_quotes and stream.num_lines > num_lines:
         # Some record spans several lines. Arrow takes any quote at the start of a field for one
@@ -281,7 +281,7 @@ class _Utf8Stream(io.RawIOBase):
         num_lines: number of lines so far, including an unfinished one.
     """
 
-    def __init__(self, file: pa.NativeFile) -> None:
+    def __init__(self, file: IO[bytes]) -> None:
         super().__init__()
         self.has_escapes = False
         self.num_lines = 0
@@ -367,8 +367,6 @@ def _explain(
 ) -> str:
     text = str(error)
     wanted = shown_names(columns)
-    if isinstance(error, FileNotFoundError):
-        return f"{path}: does not exist, want a table with the columns {wanted}"
     if missing := re.search(r"Column '(.+)' in include_columns does not exist", text):
         header = shown_names(_header(path, delimiter)) or "nothing"
         divided = "tab-separated" if delimiter == "\t" else f"divided by {delimiter!r}"
@@ -383,15 +381,10 @@ def _explain(
         return (
             f"{path}: a line is longer than {block_bytes:,} bytes, want one record a line{quotes}"
         )
-    if str(path).endswith(".gz"):
-        with Path(path).open("rb") as file:
-            if file.read(len(GZIP_MAGIC)) != GZIP_MAGIC:
-                return f"{path}: is no gzip stream. If it is plain text, take .gz off its name."
-        return f"{path}: the gzip stream is torn ({text}). Fetch the file again."
     return f"{path}: cannot be read as a table with the columns {wanted} ({text})"
 
 
 def _header(path: str | Path, delimiter: str) -> list[str]:
-    with pa.input_stream(str(path)) as file:
+    with open_source(Path(path), "a table") as file:
         first = file.read(4096).split(b"\n")[0]
     return [name for name in first.decode(errors="replace").strip().split(delimiter) if name]

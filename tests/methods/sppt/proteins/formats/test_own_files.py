@@ -325,9 +325,22 @@ def test_fasta_as_links_is_named(tmp_path):
         prepare(tmp_path, links, PROTEINS["tsv"])
 
 
-def test_plain_text_with_the_suffix_of_gzip_is_named(tmp_path):
-    with pytest.raises(DataError, match="e.csv.gz: is no gzip stream. If it is plain text, take"):
-        prepare(tmp_path, ("e.csv.gz", table(PLAIN, ","), {}), PROTEINS["tsv"])
+TAB_LINKS = table([NAMES[:2], *PLAIN]).encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("e.tsv", gzip.compress(TAB_LINKS)),
+        ("E.TSV.GZ", gzip.compress(TAB_LINKS)),
+        ("e.tsv.bgz", gzip.compress(TAB_LINKS[:500]) + gzip.compress(TAB_LINKS[500:])),
+        ("zero padding.tsv.gz", gzip.compress(TAB_LINKS) + bytes(512)),
+        ("plain.tsv.gz", TAB_LINKS),
+    ],
+)
+def test_gzip_is_recognized_by_its_content_whatever_its_name_is(tmp_path, reference, name, content):
+    store = prepare(tmp_path, (name, content, {}), PROTEINS["tsv"])
+    assert store.content_digest == reference.content_digest
 
 
 @pytest.mark.parametrize("is_protein_bad", [False, True])
