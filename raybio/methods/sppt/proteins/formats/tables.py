@@ -32,7 +32,7 @@ from raybio.methods.sppt.corpus import (
     group_order,
     number_groups,
 )
-from raybio.methods.sppt.ids import concatenate, is_first_occurrence
+from raybio.methods.sppt.ids import concatenate, find_ids, is_first_occurrence
 from raybio.methods.sppt.proteins.formats.fasta import read_fasta
 from raybio.methods.sppt.proteins.formats.id_rule import (
     FORMS,
@@ -73,6 +73,12 @@ WANTED = "a table with the columns protein_id, species_taxid and sequence, or FA
 
 REPEATED = "duplicate id"
 """Reason to skip all records of an id except the first."""
+
+OTHER_SPECIES = (
+    "id that another species has, too (the first is kept; want ids such as 9606.name in links and "
+    "proteins, or one species by --taxid)"
+)
+"""Reason to skip a record whose id occurred in another species, as names of genes do."""
 
 TAXID = "^(0|[1-9][0-9]{0,9})$"
 NO_TAXID = "species_taxid that is no taxid (want NCBI's number, such as 9606)"
@@ -178,7 +184,7 @@ class Tables:
                 links.add(u_E, v_E, line_E, layout.path.name)
         advice = proteins.advise(list(unknown))
         # The first protein of a repeated id is kept, so that its links are known.
-        num_repeated = quarantine.count_by_reason[REPEATED]
+        num_repeated = sum(quarantine.count_by_reason[each] for each in (REPEATED, OTHER_SPECIES))
         num_skipped = quarantine.num_bad("protein") - num_repeated
         if advice and num_skipped:
             advice += f"; skipped proteins ({num_skipped:,}) count as unknown"
@@ -236,13 +242,15 @@ class Tables:
         choice = choose_form(_sample_ids(layouts), word, rule)
         key = choice.rule(word)
         is_first = is_first_occurrence(key)
-        _count_repeated(self.proteins, num_by_file, ~is_first, key, lines, quarantine)
+        group = concatenate(groups, pa.string())
+        repeated = _repeated(key, group, is_first)
+        _count_repeated(self.proteins, num_by_file, repeated, key, lines, quarantine)
         quarantine.check("protein")
         first = self.proteins[0]
         if not len(key) and not config.taxids:
             raise DataError(f"{first}: holds no good protein, want at least two")
         kept_N = pa.array(is_first)
-        group_N, names = number_groups(concatenate(groups, pa.string()).filter(kept_N))
+        group_N, names = number_groups(group.filter(kept_N))
         check_taxids(config.taxids, names, present, first)
         rows = np.flatnonzero(is_first)
         keys = key.filter(kept_N)
@@ -412,10 +420,24 @@ def check_taxids(
         )
 
 
+def _repeated(key: pa.Array, group: pa.Array, is_first_N: np.ndarray) -> dict[str, np.ndarray]:
+    """Return masks of the proteins whose id occurred before (N,), by reason."""
+    row = np.flatnonzero(~is_first_N)
+    kept = pa.array(is_first_N)
+    first = find_ids(key.take(pa.array(row)), key.filter(kept))
+    first_group = group.filter(kept).take(pa.array(first))
+    is_other = np.asarray(pc.not_equal(group.take(pa.array(row)), first_group))
+    masks = {}
+    for reason, rows in ((REPEATED, row[~is_other]), (OTHER_SPECIES, row[is_other])):
+        masks[reason] = np.zeros(len(key), dtype=bool)
+        masks[reason][rows] = True
+    return masks
+
+
 def _count_repeated(
     paths: Sequence[Path],
     num_by_file: list[int],
-    is_repeated: np.ndarray,
+    repeated: dict[str, np.ndarray],
     key: pa.Array,
     lines: list[pa.Array],
     quarantine: Quarantine,
@@ -426,8 +448,9 @@ def _count_repeated(
     for path, num in zip(paths, num_by_file, strict=True):
         block = slice(start, start + num)
         shown = [key[block]]
-        repeated = is_repeated[block]
-        skip_rows(repeated, REPEATED, "protein", path, line[block], shown, quarantine)
+        for reason, is_repeated_N in repeated.items():
+            is_bad = is_repeated_N[block]
+            skip_rows(is_bad, reason, "protein", path, line[block], shown, quarantine)
         start += num
 
 

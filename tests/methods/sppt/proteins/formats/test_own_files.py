@@ -23,7 +23,12 @@ from raybio.methods.sppt.proteins.formats.links import (
     NO_PROTEIN,
     NOT_KEPT,
 )
-from raybio.methods.sppt.proteins.formats.tables import NO_SPECIES, Tables
+from raybio.methods.sppt.proteins.formats.tables import (
+    NO_SPECIES,
+    OTHER_SPECIES,
+    REPEATED,
+    Tables,
+)
 from raybio.store.manifest import WITHOUT_LINK
 from tests.methods.sppt.proteins.formats.test_string_db import all_links
 from tests.paths import SHARED_DATA
@@ -498,6 +503,31 @@ def test_a_repeated_id_is_no_protein_that_its_links_lack(tmp_path):
     store = prepare(tmp_path, edges, ("p.tsv", table(rows), {}))
     assert store.manifest["quarantine"]["duplicate id"]["count"] == 1
     assert store.manifest["read_as"][-1].endswith("--strip-prefix 562. makes 2 of 2 such ids fit")
+
+
+def test_an_id_of_two_species_has_its_own_reason_with_advice(tmp_path):
+    others = [(key, "9606", SEQUENCES[key]) for key in KEYS[:3]]
+    rows = [PROTEIN_NAMES, *PROTEIN_ROWS, *others, PROTEIN_ROWS[0]]
+    edges = ("e.tsv", table(PLAIN), {})
+    store = prepare(
+        tmp_path / "some", edges, ("p.tsv", table(rows), {}), max_bad_share=0.2, heldout_share=0
+    )
+    quarantine = store.manifest["quarantine"]
+    assert {reason: facts["count"] for reason, facts in quarantine.items()} == {
+        OTHER_SPECIES: 3,
+        REPEATED: 1,
+    }
+    assert quarantine[OTHER_SPECIES]["examples"][0] == {
+        "file": "p.tsv",
+        "line": len(KEYS) + 2,
+        "detail": KEYS[0],
+    }
+    assert "--taxid" in OTHER_SPECIES and "9606.name" in OTHER_SPECIES
+    proteins = ("p.tsv", table(rows), {"taxids": (TAXID,)})
+    one = prepare(tmp_path / "one", edges, proteins, heldout_share=0)
+    assert {reason: facts["count"] for reason, facts in one.manifest["quarantine"].items()} == {
+        REPEATED: 1
+    }
 
 
 def test_advice_on_ids_says_that_proteins_were_skipped(tmp_path):
