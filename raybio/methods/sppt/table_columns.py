@@ -66,7 +66,8 @@ def read_table(
     if is_typed_table(path):
         for rows in read_columns(path, wanted, select):
             texts = [
-                pa.array(column, kind) for column, kind in zip(rows.columns, kinds, strict=False)
+                trimmed(pa.array(column, kind))
+                for column, kind in zip(rows.columns, kinds, strict=False)
             ]
             yield *texts, pa.array(rows.lines, pa.int64())
         return
@@ -89,9 +90,23 @@ def read_table(
     for *texts, line in blocks:
         if delimiter in QUOTED:
             # "id, sequence" is common.
-            trimmed = [pc.utf8_trim_whitespace(text) for text in texts]
-            texts = [text.cast(kind) for text, kind in zip(trimmed, kinds, strict=True)]
+            texts = [pc.utf8_trim_whitespace(text) for text in texts]
+            texts = [text.cast(kind) for text, kind in zip(texts, kinds, strict=True)]
+        elif delimiter != " ":
+            texts = [trimmed(text) for text in texts]
         yield *texts, line
+
+
+def trimmed(column: pa.Array) -> pa.Array:
+    """Return ids and sequences without outer white space.
+
+    Longer texts, of the type ``large_string``, stay as they are.
+    """
+    if column.type == pa.large_string():
+        return column
+    if column.type == pa.large_binary():
+        return pc.utf8_trim_whitespace(column.cast(pa.large_string())).cast(column.type)
+    return pc.utf8_trim_whitespace(column)
 
 
 def find_delimiter(line: str) -> str:

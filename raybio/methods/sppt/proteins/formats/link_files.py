@@ -31,6 +31,7 @@ from raybio.methods.sppt.table_columns import (
     is_missing,
     read_arrow_columns,
     split_fields,
+    trimmed,
 )
 from raybio.store.quarantine import Quarantine
 from raybio.store.sources import read_lines
@@ -166,7 +167,7 @@ def read_link_columns(
     columns = file.columns if with_scores else file.columns[:2]
     if not file.delimiter:
         for rows in read_columns(file.path, WANTED, lambda _: columns):
-            texts = [pa.array(column, pa.string()) for column in rows.columns]
+            texts = [trimmed(pa.array(column, pa.string())) for column in rows.columns]
             yield *texts, pa.array(rows.lines, pa.int64())
         return
     blocks = read_arrow_columns(
@@ -181,9 +182,9 @@ def read_link_columns(
         has_quotes=file.delimiter in QUOTED,
     )
     for *texts, line in blocks:
-        if file.delimiter in QUOTED:
+        if file.delimiter != " ":
             # "a, b" is common.
-            texts = [pc.utf8_trim_whitespace(text) for text in texts]
+            texts = [trimmed(text) for text in texts]
         yield *texts, line
 
 

@@ -505,6 +505,45 @@ def test_a_repeated_id_is_no_protein_that_its_links_lack(tmp_path):
     assert store.manifest["read_as"][-1].endswith("--strip-prefix 562. makes 2 of 2 such ids fit")
 
 
+def spaced(rows):
+    return [tuple(f" {field} \u3000" for field in row) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("e.tsv", table([NAMES, *spaced(LINKS)])),
+        ("e.txt", table(spaced(PLAIN))),
+        ("e.jsonl", json_lines(spaced(LINKS), NAMES)),
+    ],
+)
+def test_white_space_around_ids_of_links_is_trimmed(tmp_path, reference, name, content):
+    store = prepare(tmp_path, (name, content, {}), PROTEINS["tsv"])
+    assert store.content_digest == reference.content_digest
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("p.tsv", table([PROTEIN_NAMES, *spaced(PROTEIN_ROWS)])),
+        ("p.jsonl", json_lines(spaced(PROTEIN_ROWS), PROTEIN_NAMES)),
+    ],
+)
+def test_white_space_in_tables_of_proteins_is_trimmed(tmp_path, reference, name, content):
+    store = prepare(tmp_path, EDGES["tsv"], (name, content, {}))
+    assert store.content_digest == reference.content_digest
+
+
+@pytest.mark.parametrize("delimiter", ["\t", " "])
+def test_ids_in_quotes_are_named_as_the_mistake(tmp_path, delimiter):
+    """R's write.table quotes texts by default."""
+    edges = ("e.txt", table([NAMES[:2], *PLAIN], delimiter, '"'), {})
+    with pytest.raises(
+        DataError, match=r'in quotes, such as "p.*": where .* \(in R: quote=FALSE\), or with commas'
+    ):
+        prepare(tmp_path, edges, PROTEINS["tsv"])
+
+
 def test_an_id_of_two_species_has_its_own_reason_with_advice(tmp_path):
     others = [(key, "9606", SEQUENCES[key]) for key in KEYS[:3]]
     rows = [PROTEIN_NAMES, *PROTEIN_ROWS, *others, PROTEIN_ROWS[0]]
