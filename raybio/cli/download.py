@@ -140,7 +140,9 @@ def pubmed(
 
     files = pubmed_files(RetryingHttp(), url, updates=updates, first=first, last=last)
     _download("pubmed", files, out)
-    _show_next(f"raybio prepare medline --input '{out}/*.xml.gz' --workers N --out STORE")
+    # Updates alone would lack the articles that they delete, and most that they revise.
+    baseline = "--input 'BASELINE/*.xml.gz' " if updates else ""
+    _show_next(f"raybio prepare medline {baseline}--input '{out}/*.xml.gz' --workers N --out STORE")
 
 
 @downloads.command()

@@ -8,7 +8,7 @@ import codecs
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -129,12 +129,13 @@ class Record:
         return tuple(item.strip() for item in value if item.strip())
 
 
-def stream_records(path: Path, name: str | None = None) -> Iterator[tuple[int, Any]]:
-    """Yield the elements of the list in a file, or of the list called ``name`` in its object.
+def stream_records(path: Path, *names: str) -> Iterator[tuple[int, Any]]:
+    """Yield the elements of the list in a file, or of the list with a given name in its object.
 
     Args:
         path: the file, plain or gzip, UTF-8.
-        name: name of the list; None: the file is the list. Other values of the object are skipped.
+        names: possible names of the list, of which the object has one; none: the file is the list.
+            Other values of the object are skipped.
 
     Yields:
         The line on which the element begins, from 1, and its value. After an error, discard earlier
@@ -147,10 +148,10 @@ def stream_records(path: Path, name: str | None = None) -> Iterator[tuple[int, A
     """
     with open_source(path, "a JSON file") as file:
         text = _Text(path, iter(lambda: file.read(BLOCK_BYTES), b""))
-        if name is None:
-            yield from _elements(text)
+        if names:
+            yield from _elements_of_object(text, names)
         else:
-            yield from _elements_of_object(text, name)
+            yield from _elements(text)
         if text.next_letter():
             raise text.wrong("more after its end")
 
@@ -181,23 +182,24 @@ def stream_object(path: Path) -> Iterator[tuple[str, Any]]:
             raise text.wrong("more after its end")
 
 
-def _elements_of_object(text: "_Text", name: str) -> Iterator[tuple[int, Any]]:
+def _elements_of_object(text: "_Text", names: Sequence[str]) -> Iterator[tuple[int, Any]]:
     text.expect("{")
     is_found = False
     while text.next_letter() != "}":
         key = text.value()
         text.expect(":")
-        if key == name and not is_found and text.next_letter() == "[":
+        if key not in names:
+            text.value()
+        elif not is_found and text.next_letter() == "[":
             is_found = True
             yield from _elements(text)
-        elif key == name:
-            raise text.wrong(f"{name!r} is there twice or is no list")
         else:
-            text.value()
+            raise text.wrong(f"{key!r} is there twice or is no list")
         _skip_comma(text, "}")
     text.expect("}")
     if not is_found:
-        raise DataError(f"{text.path}: holds no {name!r}, want an object with a list of that name")
+        shown = " or ".join(map(repr, names))
+        raise DataError(f"{text.path}: holds no {shown}, want an object with a list of that name")
 
 
 def _elements(text: "_Text") -> Iterator[tuple[int, Any]]:

@@ -51,6 +51,9 @@ def openalex_site(days=("2026-03-01", "2026-05-02", "2026-04-01")):
     return files | {"/data/jsonl/works/manifest.json": json.dumps(manifest).encode()}
 
 
+UPDATE = "pubmed26n1340.xml.gz"
+
+
 @pytest.fixture
 def site(monkeypatch):
     monkeypatch.setenv("no_proxy", "*")
@@ -290,12 +293,23 @@ def test_a_manifest_with_other_files_than_works_is_refused(site, url):
             ["works/updated_date=2026-05-02/part_0000.gz"],
             "articles --openalex '{out}/works/*/*.gz'",
         ),
+        (
+            ["pubmed", "--updates"],
+            [UPDATE],
+            "medline --input 'BASELINE/*.xml.gz' --input '{out}/*.xml.gz' --workers N",
+        ),
     ],
 )
 def test_each_source_has_a_command_that_says_license_size_and_what_is_next(
     site, tmp_path, command, names, following
 ):
     site.files["/ogb/data/nodeproppred/mag.zip"] = b"PK\3\4 archive"
+    folder = "/pubmed/updatefiles/"
+    site.files |= {
+        folder: f'<a href="{UPDATE}">{UPDATE}</a>'.encode(),
+        folder + UPDATE: CONTENT,
+        f"{folder}{UPDATE}.md5": f"MD5({UPDATE})= {hashlib.md5(CONTENT).hexdigest()}".encode(),
+    }
     arguments = ["download", *command, "--out", str(tmp_path), "--url", site.url]
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output

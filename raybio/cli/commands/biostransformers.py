@@ -114,7 +114,11 @@ def zero_shot(
 def medline(
     source: Annotated[
         list[str],
-        sources_option("files or patterns, oldest first; quote patterns", "--input"),
+        sources_option(
+            "files or patterns; quote patterns. Files with PubMed's names (pubmed26n0001.xml.gz) "
+            "are read by number, others as given: oldest first",
+            "--input",
+        ),
     ],
     out: Out,
     config: ArticleConfig,

@@ -179,7 +179,7 @@ def proteins(
     out: Out,
     *,
     interactomes: Annotated[
-        LocationType | None, location_option("folder with <taxid>.txt (SNAP Tree-of-life)")
+        LocationType | None, location_option("folder with <taxid>.txt[.gz] (SNAP Tree-of-life)")
     ] = None,
     species: Annotated[LocationType | None, location_option("treeoflife.species.tsv")] = None,
     sequences: Annotated[

@@ -4,6 +4,7 @@ Memory does not grow with the corpus, except a few bytes a citation: parts are s
 (``merge.py``, ``article_sort.py``). ``disk.py`` computes the disk that this takes.
 """
 
+import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -36,6 +37,9 @@ from raybio.methods.biostransformers.zero_shot.datasets.pubmedqa import stream_a
 from raybio.store.preparation import preparing
 from raybio.store.quarantine import Quarantine
 
+PUBMED_FILE = re.compile(r"pubmed([0-9]{2})n([0-9]+)\.xml(?:\.gz)?")
+"""Year and number of a file. The update files count on from the baseline of their year."""
+
 BROKEN_FILE = "broken file (skipped as a whole)"
 
 ParseAll = Callable[[Sequence[Path], Path], Sequence[FileReport]]
@@ -64,7 +68,8 @@ def prepare_medline(
 
     Args:
         out: folder of the store.
-        files: oldest first: the baseline in order of name, then the update files in order of name.
+        files: the baseline and the update files in any order, if all have PubMed's names; else
+            oldest first.
         config: settings; None for the defaults.
         force: replace an existing store.
         parse_all: parses the files; the result does not depend on how.
@@ -77,6 +82,7 @@ def prepare_medline(
             them.
     """
     config = config or ArticleConfig()
+    files = oldest_first(files)
     store_path = Path(out).resolve()
     folder = parts or store_path.parent / f".{store_path.name}.parts"
     check_disk_of_files(files, parts=folder, out=store_path.parent)
@@ -110,6 +116,15 @@ def prepare_medline(
     if parts is None:
         shutil.rmtree(folder, ignore_errors=True)
     return store
+
+
+def oldest_first(files: Sequence[Path]) -> list[Path]:
+    """Return files by year and number, if all have PubMed's names; else in the given order."""
+    matches = [PUBMED_FILE.fullmatch(path.name) for path in files]
+    numbers = [(int(match[1]), int(match[2])) for match in matches if match]
+    if len(numbers) < len(files):
+        return list(files)
+    return [files[index] for index in sorted(range(len(files)), key=numbers.__getitem__)]
 
 
 def prepare_pairs(

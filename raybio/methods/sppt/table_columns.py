@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,7 @@ import pyarrow.csv
 
 from raybio.core.errors import DataError
 from raybio.store.quarantine import Quarantine
-from raybio.store.sources import GZIP_MAGIC, read_lines
+from raybio.store.sources import open_source, read_lines
 from raybio.store.table_rows import check_quotes, is_typed_table, read_columns, shown_names
 
 BLOCK_BYTES = 16 << 20
@@ -66,7 +66,8 @@ def read_table(
     if is_typed_table(path):
         for rows in read_columns(path, wanted, select):
             texts = [
-                pa.array(column, kind) for column, kind in zip(rows.columns, kinds, strict=False)
+                trimmed(pa.array(column, kind))
+                for column, kind in zip(rows.columns, kinds, strict=False)
             ]
             yield *texts, pa.array(rows.lines, pa.int64())
         return
@@ -89,9 +90,23 @@ def read_table(
     for *texts, line in blocks:
         if delimiter in QUOTED:
             # "id, sequence" is common.
-            trimmed = [pc.utf8_trim_whitespace(text) for text in texts]
-            texts = [text.cast(kind) for text, kind in zip(trimmed, kinds, strict=True)]
+            texts = [pc.utf8_trim_whitespace(text) for text in texts]
+            texts = [text.cast(kind) for text, kind in zip(texts, kinds, strict=True)]
+        elif delimiter != " ":
+            texts = [trimmed(text) for text in texts]
         yield *texts, line
+
+
+def trimmed(column: pa.Array) -> pa.Array:
+    """Return ids and sequences without outer white space.
+
+    Longer texts, of the type ``large_string``, stay as they are.
+    """
+    if column.type == pa.large_string():
+        return column
+    if column.type == pa.large_binary():
+        return pc.utf8_trim_whitespace(column.cast(pa.large_string())).cast(column.type)
+    return pc.utf8_trim_whitespace(column)
 
 
 def find_delimiter(line: str) -> str:
@@ -167,7 +182,7 @@ def read_arrow_columns(
     try:
         options = _options(columns, block_bytes, delimiter, skip, names, has_quotes)
         with (
-            pa.input_stream(str(path)) as file,
+            open_source(Path(path), f"a table with the columns {shown_names(columns)}") as file,
             _Utf8Stream(file) as stream,
             pa.csv.open_csv(stream, **options) as reader,
         ):
@@ -187,7 +202,7 @@ def read_arrow_columns(
                 yield *strings, batch.column("line")
         num_lines = num_read + len(skipped_lines) + first_line - 1
     # A repeated column raises a KeyError.
-    except (OSError, pa.ArrowException, EOFError, KeyError) as error:
+    except (pa.ArrowException, KeyError) as error:
         raise DataError(_explain(path, columns, delimiter, block_bytes, error)) from None
     if has_quotes and stream.num_lines > num_lines:
         # Some record spans several lines. Arrow takes any quote at the start of a field for one
@@ -281,7 +296,7 @@ class _Utf8Stream(io.RawIOBase):
         num_lines: number of lines so far, including an unfinished one.
     """
 
-    def __init__(self, file: pa.NativeFile) -> None:
+    def __init__(self, file: IO[bytes]) -> None:
         super().__init__()
         self.has_escapes = False
         self.num_lines = 0
@@ -367,8 +382,6 @@ def _explain(
 ) -> str:
     text = str(error)
     wanted = shown_names(columns)
-    if isinstance(error, FileNotFoundError):
-        return f"{path}: does not exist, want a table with the columns {wanted}"
     if missing := re.search(r"Column '(.+)' in include_columns does not exist", text):
         header = shown_names(_header(path, delimiter)) or "nothing"
         divided = "tab-separated" if delimiter == "\t" else f"divided by {delimiter!r}"
@@ -383,15 +396,10 @@ def _explain(
         return (
             f"{path}: a line is longer than {block_bytes:,} bytes, want one record a line{quotes}"
         )
-    if str(path).endswith(".gz"):
-        with Path(path).open("rb") as file:
-            if file.read(len(GZIP_MAGIC)) != GZIP_MAGIC:
-                return f"{path}: is no gzip stream. If it is plain text, take .gz off its name."
-        return f"{path}: the gzip stream is torn ({text}). Fetch the file again."
     return f"{path}: cannot be read as a table with the columns {wanted} ({text})"
 
 
 def _header(path: str | Path, delimiter: str) -> list[str]:
-    with pa.input_stream(str(path)) as file:
+    with open_source(Path(path), "a table") as file:
         first = file.read(4096).split(b"\n")[0]
     return [name for name in first.decode(errors="replace").strip().split(delimiter) if name]

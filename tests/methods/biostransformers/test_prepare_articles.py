@@ -10,11 +10,15 @@ import pytest
 from raybio.core.errors import DataError, StoreError
 from raybio.methods.biostransformers.config import ArticleConfig
 from raybio.methods.biostransformers.formats.medline import read_medline
-from raybio.methods.biostransformers.prepare import prepare_medline, prepare_pairs
+from raybio.methods.biostransformers.prepare import (
+    oldest_first,
+    prepare_medline,
+    prepare_pairs,
+)
 from raybio.methods.biostransformers.store import ENTRIES, ROWS, ArticleStore
 from raybio.store.quarantine import Quarantine
 from raybio.store.writer import Draft
-from tests.methods.biostransformers.formats.medline_files import citation, write_medline
+from tests.methods.biostransformers.formats.medline_files import citation, deletion, write_medline
 from tests.paths import SHARED_DATA
 
 MEDLINE = SHARED_DATA / "medline_xml"
@@ -71,6 +75,38 @@ def test_vernacular_title_year_major_flags_and_qualifiers_come_into_the_store(tm
     # Nothing of the replaced revision remains. Words are counted in titles and abstracts only.
     assert store.qualifiers_E.dictionary.to_pylist() == ["", "genetics/*metabolism", "psychology"]
     assert "old" not in store.count_by_word and "ratten" not in store.count_by_word
+
+
+def test_files_with_pubmeds_names_are_applied_by_number_whatever_their_folders(tmp_path):
+    for name in ("daily", "pubmed_baseline"):
+        (tmp_path / name).mkdir()
+    mesh = heading("Rats", False)
+    old = write_medline(
+        tmp_path / "pubmed_baseline" / "pubmed26n9999.xml.gz",
+        citation(1, title="Old.", mesh=mesh),
+        citation(2, mesh=mesh),
+        citation(3, mesh=mesh),
+    )
+    new = write_medline(
+        tmp_path / "daily" / "pubmed26n10000.xml",
+        citation(1, title="New.", mesh=mesh),
+        others=deletion(2),
+    )
+    digests = set()
+    for number, files in enumerate([[new, old], [old, new]]):
+        store = prepare_medline(tmp_path / f"store{number}", files)
+        assert store.pmid_N.tolist() == [1, 3]
+        assert store.texts("title", np.array([0])) == ["New."]
+        digests.add(store.digest)
+    assert len(digests) == 1
+    # Files of a year replace those of the year before.
+    last_year = old.rename(old.with_name("pubmed25n10001.xml.gz"))
+    assert oldest_first([new, last_year]) == [last_year, new]
+
+
+def test_files_with_other_names_are_applied_in_the_given_order(tmp_path):
+    files = [tmp_path / name for name in ("pubmed26n0002.xml", "pubmed26n0001.xml", "mine.xml")]
+    assert oldest_first(files) == files
 
 
 def test_a_term_that_an_article_names_twice_is_one_entry_with_the_first_ones_qualifiers(tmp_path):

@@ -1,10 +1,10 @@
 """Read BioC, as XML and as JSON: passages with annotations, and relations between entity ids.
 
-The infons of an annotation hold ``identifier`` and ``type``; the infons of a relation hold
-``entity1``, ``entity2`` and ``type``. XML documents are converted to the form of JSON first.
+The infons of an annotation hold ``type`` and an id, see ``ID_NAMES``; the infons of a relation hold
+``type`` and two ids, see ``END_NAMES``. XML documents are converted to the form of JSON first.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ from raybio.methods.mtb_mccl.documents.entities import (
     DOCUMENT,
     MENTION,
     RELATION,
+    TYPE_BY_NAME,
     Mention,
     RawDocument,
     mention_fault,
@@ -21,12 +22,24 @@ from raybio.store.json import Record, stream_records
 from raybio.store.quarantine import Quarantine
 from raybio.store.xml import stream_elements
 
+LISTS = ("documents", "PubTator3")
+"""Names of the list of documents in JSON: BioC's, and that of PubTator3's export."""
+
+ID_NAMES = ("identifier", "mesh", "ncbi gene", "ncbi taxonomy", "concept id")
+"""Names of an annotation's infon with the id, as ``_plain`` writes them, by rank."""
+
+LABEL_NAMES = ("type", "relation")
+END_NAMES = (("entity1", "entity2"), ("role1", "role2"), ("Chemical", "Disease"))
+"""Names of a relation's infons with its label, and with the ids of both ends, by rank: BioRED's,
+PubTator3's and BC5CDR's."""
+
 MOST_BLANKS = 10_000
 """Passages further apart than this are not joined."""
 
 DISCONTINUOUS = "mention in several pieces"
 INCOMPLETE_MENTION = "mention without offsets and type"
 INCOMPLETE_RELATION = "relation without entity1, entity2 and type"
+WITHOUT_ID = "mention without an identifier (its name is its id)"
 MISPLACED_PASSAGES = "document whose passages are out of order, overlap or lie far apart"
 
 
@@ -38,8 +51,8 @@ class _Source(NamedTuple):
     document_id: str
     quarantine: Quarantine
 
-    def skip(self, kind: str, reason: str, detail: str) -> None:
-        self.quarantine.add(kind, reason, self.path.name, self.line, detail)
+    def skip(self, kind: str, reason: str, detail: str, *, is_bad: bool = True) -> None:
+        self.quarantine.add(kind, reason, self.path.name, self.line, detail, is_bad=is_bad)
 
 
 def read_bioc_xml(path: Path, quarantine: Quarantine) -> Iterator[RawDocument]:
@@ -60,12 +73,12 @@ def read_bioc_xml(path: Path, quarantine: Quarantine) -> Iterator[RawDocument]:
 
 
 def read_bioc_json(path: Path, quarantine: Quarantine) -> Iterator[RawDocument]:
-    """Yield the documents of an object with a list ``documents``; arguments as for XML.
+    """Yield the documents of an object with a list of ``LISTS``; arguments as for XML.
 
     Raises:
         DataError: as ``stream_records``, and for a document of another form.
     """
-    for line, value in stream_records(path, "documents"):
+    for line, value in stream_records(path, *LISTS):
         yield from _documents(value, path, line, quarantine)
 
 
@@ -187,10 +200,25 @@ def _joined(passages: list[Record]) -> str | None:
 def _relation(record: Record) -> tuple[str, str, str] | None:
     """Return (label, id, id); None if a field is missing."""
     infons = _infons_of(record)
-    label, first, second = (
-        str(infons.get(name) or "").strip() for name in ("type", "entity1", "entity2")
-    )
-    return (label, first, second) if label and first and second else None
+    label = next((text for name in LABEL_NAMES if (text := _as_text(infons.get(name)))), "")
+    for names in END_NAMES:
+        first, second = (_id_of_end(infons.get(name)) for name in names)
+        if label and first and second:
+            return label, first, second
+    return None
+
+
+def _id_of_end(value: Any) -> str:
+    """Return the id of a relation's end; PubTator3 writes an object, or the type and the id."""
+    if isinstance(value, dict):
+        return _as_text(value.get("identifier"))
+    text = _as_text(value)
+    kind, _, written_id = text.partition("|")
+    return written_id if kind in TYPE_BY_NAME and written_id else text
+
+
+def _as_text(value: Any) -> str:
+    return str(value or "").strip()
 
 
 def _mention(annotation: Record, text: str, source: _Source) -> Mention | None:
@@ -212,7 +240,22 @@ def _mention(annotation: Record, text: str, source: _Source) -> Mention | None:
     if reason:
         source.skip(MENTION, reason, f"{source.document_id}: {name!r} at {start}-{end}")
         return None
-    return Mention(start, end, kind, split_ids(str(infons.get("identifier") or "")))
+    written_ids = _written_ids(infons)
+    if not written_ids:
+        detail = f"{source.document_id}: {name!r}, infons: {', '.join(infons)}"
+        source.skip(MENTION, WITHOUT_ID, detail, is_bad=False)
+    return Mention(start, end, kind, split_ids(written_ids))
+
+
+def _written_ids(infons: Mapping[str, Any]) -> str:
+    """Return the ids of a mention as they are written, "" if there is no infon with them."""
+    value_by_name = {_plain(name): value for name, value in infons.items()}
+    return next((text for name in ID_NAMES if (text := _as_text(value_by_name.get(name)))), "")
+
+
+def _plain(name: str) -> str:
+    """Return a name as it is compared: "NCBI_Gene" is ``ncbi gene``."""
+    return name.strip().lower().replace("_", " ")
 
 
 def _has_span(location: Record) -> bool:

@@ -9,7 +9,12 @@ from raybio.core.errors import DataError
 from raybio.core.text import cut_text
 from raybio.methods.sppt.downstream.config import TASKS, TEST_SHARE, DownstreamTask
 from raybio.methods.sppt.downstream.formats.example import UNKNOWN, Example
-from raybio.methods.sppt.downstream.store import IGNORED, TaskStore, commit_task
+from raybio.methods.sppt.downstream.store import (
+    IGNORED,
+    TaskStore,
+    commit_task,
+    content_keys,
+)
 from raybio.methods.sppt.proteins.formats.residues import LETTERS
 from raybio.store.preparation import preparing
 from raybio.store.quarantine import Quarantine
@@ -52,7 +57,8 @@ def prepare_task(
         rows = [example for example in examples if _is_valid(example, task, new.quarantine)]
         new.quarantine.check("row", _advice(task, new.quarantine), has_option=False)
         num_drawn = sum(not row.split for row in rows)
-        rows = _with_dev(_with_drawn_splits(rows), task.dev_share)
+        keys = content_keys([row.content for row in rows], on_texts=task.on_texts)
+        rows = _with_dev(_with_drawn_splits(rows, keys), keys, task.dev_share)
         for split in SPLITS:
             if not any(row.split == split for row in rows):
                 raise DataError(
@@ -122,35 +128,37 @@ def _advice(task: DownstreamTask, quarantine: Quarantine) -> str:
     return f"Rows with several labels, or none, are for the task {other}"
 
 
-def _with_drawn_splits(rows: list[Example]) -> list[Example]:
+def _with_drawn_splits(rows: list[Example], keys: list[str]) -> list[Example]:
     """Return the rows with those without a split drawn into dev, test and training.
 
-    Equal contents get the same split. A content with more rows than test, such as the wild type, is
-    in training if there are enough others.
+    Rows of equal keys get the same split. A content with more rows than test, such as the wild
+    type, is in training if there are enough others.
     """
-    rows_by_content: dict[str, list[int]] = {}
+    rows_by_key: dict[str, list[int]] = {}
     for index, row in enumerate(rows):
         if not row.split:
-            rows_by_content.setdefault(row.content, []).append(index)
-    if not rows_by_content:
+            rows_by_key.setdefault(keys[index], []).append(index)
+    if not rows_by_key:
         return rows
-    candidates, _ = _without_frequent(list(rows_by_content.values()), TEST_SHARE)
-    contents = sorted(rows[same[0]].content for same in candidates)
-    drawn = np.random.default_rng(SPLIT_SEED).permutation(len(contents)).tolist()
-    num_test = max(1, round(TEST_SHARE * len(contents)))
-    split_by_content = dict.fromkeys(rows_by_content, "train")
-    for position, index in enumerate(drawn):
-        if position < num_test:
-            split_by_content[contents[index]] = "test"
-        elif position < 2 * num_test:
-            split_by_content[contents[index]] = "dev"
-    return [row if row.split else row._replace(split=split_by_content[row.content]) for row in rows]
+    candidates, _ = _without_frequent(list(rows_by_key.values()), TEST_SHARE)
+    # The draw does not depend on the order of the rows.
+    candidates = sorted(candidates, key=lambda same: min(rows[index].content for index in same))
+    drawn = np.random.default_rng(SPLIT_SEED).permutation(len(candidates)).tolist()
+    num_test = max(1, round(TEST_SHARE * len(candidates)))
+    split_by_key = dict.fromkeys(rows_by_key, "train")
+    for position, index in enumerate(drawn[: 2 * num_test]):
+        key = keys[candidates[index][0]]
+        split_by_key[key] = "test" if position < num_test else "dev"
+    return [
+        row if row.split else row._replace(split=split_by_key[key])
+        for row, key in zip(rows, keys, strict=True)
+    ]
 
 
-def _with_dev(rows: list[Example], share: float) -> list[Example]:
+def _with_dev(rows: list[Example], keys: list[str], share: float) -> list[Example]:
     """Return the rows with a share of training moved to dev, unless there are dev rows.
 
-    Rows of equal content stay together: dev chooses weights, which may have memorized training.
+    Rows of equal keys stay together: dev chooses weights, which may have memorized training.
     Rows of a single content, such as the wild type, cannot choose weights: a content with more rows
     than dev stays in training, and enough others are drawn that none has more than half of dev. If
     there are too few contents for both, at most half of them are drawn.
@@ -158,10 +166,10 @@ def _with_dev(rows: list[Example], share: float) -> list[Example]:
     if any(row.split == "dev" for row in rows):
         return rows
     train = [index for index, row in enumerate(rows) if row.split == "train"]
-    rows_by_content: dict[str, list[int]] = {}
+    rows_by_key: dict[str, list[int]] = {}
     for index in train:
-        rows_by_content.setdefault(rows[index].content, []).append(index)
-    candidates, num_wanted = _without_frequent(list(rows_by_content.values()), share)
+        rows_by_key.setdefault(keys[index], []).append(index)
+    candidates, num_wanted = _without_frequent(list(rows_by_key.values()), share)
     drawn: set[int] = set()
     order = np.random.default_rng(SPLIT_SEED).permutation(len(candidates)).tolist()
     num_largest = 0

@@ -4,6 +4,7 @@ Shape letters: N rows, R some of them, T residues or bytes of all rows, concaten
 classes of all rows, concatenated.
 """
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +17,7 @@ from raybio.store.columns import ArrowColumn, NumberColumn, TextColumn, column_t
 from raybio.store.prefetch import byte_lengths, take_rows
 from raybio.store.ragged import Ragged
 from raybio.store.store import SPLITS, Store
+from raybio.store.text_keys import text_keys
 from raybio.store.word_counts import WordCounts, count_words
 from raybio.store.writer import Draft
 
@@ -101,10 +103,10 @@ class TaskStore(Store):
         }
 
     def new_rows(self, split: str) -> np.ndarray:
-        """Return the rows of a split whose content no training row has."""
-        training = set(self.texts(self.split_rows("train")))
+        """Return the rows of a split whose content no training row has, see ``content_keys``."""
+        training = set(self._keys(self.split_rows("train")))
         row_S = self.split_rows(split)
-        return row_S[[content not in training for content in self.texts(row_S)]]
+        return row_S[[key not in training for key in self._keys(row_S)]]
 
     def classes_absent_from_training(self) -> dict[str, list[str]]:
         """Return by evaluation split the classes without a training row, if there are any.
@@ -147,6 +149,9 @@ class TaskStore(Store):
             names_by_plain.setdefault(name.strip().casefold(), []).append(name)
         return [names for names in names_by_plain.values() if len(names) > 1]
 
+    def _keys(self, row_R: np.ndarray) -> list[str]:
+        return content_keys(self.texts(row_R), on_texts=TASKS[self.task].on_texts)
+
     @property
     def _has_classes(self) -> bool:
         return TASKS[self.task].labels in ("class", "class_set")
@@ -164,6 +169,21 @@ class TaskStore(Store):
     @cached_property
     def _content(self) -> Ragged:
         return Ragged.of(self.content)
+
+
+def content_keys(contents: Sequence[str], *, on_texts: bool) -> list[str]:
+    """Return keys of contents, equal for copies.
+
+    Texts are copies if they differ in case, spaces and punctuation only; proteins if they are
+    equal.
+    """
+    if not on_texts:
+        return list(contents)
+    # Texts without a letter or digit have the key 0, but are no copies of each other.
+    return [
+        str(key) if key else content
+        for key, content in zip(text_keys(contents).tolist(), contents, strict=True)
+    ]
 
 
 def commit_task(
@@ -187,7 +207,7 @@ def commit_task(
         classes: class of each residue of each row, int8, or the set of classes of each row, int32;
             empty arrays in other tasks.
         class_names: names of the classes.
-        with_words: whether rows are texts, whose words are counted.
+        with_words: whether rows are texts, whose words are counted and whose copies are found.
         provenance: what the manifest records of the input.
 
     Raises:
@@ -208,16 +228,11 @@ def commit_task(
             "count_by_word": count_by_word,
         },
     )
-    training = {
-        content for content, split in zip(contents, splits, strict=True) if split == "train"
-    }
+    keys = content_keys([content.decode() for content in contents], on_texts=with_words)
+    training = {key for key, split in zip(keys, splits, strict=True) if split == "train"}
     leakage = {}
     for name in ("dev", "test"):
-        known = [
-            content in training
-            for content, split in zip(contents, splits, strict=True)
-            if split == name
-        ]
+        known = [key in training for key, split in zip(keys, splits, strict=True) if split == name]
         leakage[f"{name}_rows_in_training"] = sum(known)
     provenance = provenance | {"leakage": leakage}
     counts = {"rows": len(contents)} | {f"{split}_rows": splits.count(split) for split in SPLITS}

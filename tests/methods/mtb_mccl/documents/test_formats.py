@@ -11,8 +11,14 @@ from raybio.methods.mtb_mccl.documents.bioc import (
     INCOMPLETE_MENTION,
     INCOMPLETE_RELATION,
     MISPLACED_PASSAGES,
+    WITHOUT_ID,
 )
-from raybio.methods.mtb_mccl.documents.entities import OTHER_TEXT, OUTSIDE, Mention
+from raybio.methods.mtb_mccl.documents.entities import (
+    OTHER_TEXT,
+    OUTSIDE,
+    Mention,
+    resolve_entities,
+)
 from raybio.methods.mtb_mccl.documents.formats import NO_TEXT, NO_UTF8, read_documents
 from raybio.methods.mtb_mccl.documents.pubtator import REPEATED_TEXT, STRAY, UNKNOWN_LINE
 from raybio.store.quarantine import Quarantine
@@ -172,6 +178,129 @@ def test_what_bioc_lacks_is_set_aside(tmp_path):
         MISPLACED_PASSAGES: 2,
         NO_UTF8: 1,
     }
+
+
+PUBTATOR3 = {
+    "PubTator3": [
+        {
+            "_id": "7|None",
+            "id": "7",
+            "infons": {},
+            "passages": [
+                {
+                    "infons": {"journal": "J;2024", "year": "2024", "type": "title"},
+                    "offset": 0,
+                    "text": "NFKBIZ in lymphoma.",
+                    "sentences": [],
+                    "annotations": [
+                        {
+                            "id": "2",
+                            "infons": {
+                                "identifier": "64332",
+                                "type": "Gene",
+                                "valid": True,
+                                "normalized": [64332],
+                                "database": "ncbi_gene",
+                                "normalized_id": 64332,
+                                "biotype": "gene",
+                                "name": "NFKBIZ",
+                                "accession": "@GENE_NFKBIZ",
+                            },
+                            "text": "NFKBIZ",
+                            "locations": [{"offset": 0, "length": 6}],
+                        },
+                        {
+                            "id": "3",
+                            "infons": {
+                                "identifier": "MESH:D008223",
+                                "type": "Disease",
+                                "normalized": ["D008223"],
+                                "database": "ncbi_mesh",
+                                "normalized_id": "D008223",
+                            },
+                            "text": "lymphoma",
+                            "locations": [{"offset": 10, "length": 8}],
+                        },
+                    ],
+                    "relations": [],
+                }
+            ],
+            "relations": [
+                {
+                    "id": "R1",
+                    "infons": {
+                        "score": "0.99",
+                        "role1": {"identifier": "MESH:D008223", "type": "Disease"},
+                        "role2": {"identifier": "64332", "type": "Gene", "name": "NFKBIZ"},
+                        "type": "Association",
+                    },
+                    "nodes": [{"refid": "0", "role": "1,0"}],
+                }
+            ],
+            "pmid": 7,
+            "relations_display": [{"name": "associate|@DISEASE_Lymphoma|@GENE_NFKBIZ"}],
+        }
+    ]
+}
+PUBTATOR3_XML = (
+    "<collection><source>PubTator</source><document><id>7</id><passage><offset>0</offset>"
+    "<text>NFKBIZ in lymphoma.</text>"
+    "<annotation id='2'><infon key='identifier'>64332</infon><infon key='type'>Gene</infon>"
+    "<location offset='0' length='6'/><text>NFKBIZ</text></annotation>"
+    "<annotation id='3'><infon key='identifier'>MESH:D008223</infon>"
+    "<infon key='type'>Disease</infon><location offset='10' length='8'/><text>lymphoma</text>"
+    "</annotation></passage><relation id='R1'><infon key='score'>0.99</infon>"
+    "<infon key='role1'>Disease|MESH:D008223</infon><infon key='role2'>Gene|64332</infon>"
+    "<infon key='type'>Association</infon><node refid='0' role='1,0'/></relation>"
+    "</document></collection>"
+)
+
+
+@pytest.mark.parametrize("content", [json.dumps(PUBTATOR3), PUBTATOR3_XML])
+def test_the_export_of_pubtator3_is_read(tmp_path, content):
+    quarantine = Quarantine()
+    (raw,) = read(tmp_path / "export", content, quarantine)
+    assert raw.mentions == (
+        Mention(0, 6, "Gene", {"64332": "64332"}),
+        Mention(10, 18, "Disease", {"D008223": "MESH:D008223"}),
+    )
+    assert raw.relations == (("Association", "MESH:D008223", "64332"),)
+    document = resolve_entities(raw, quarantine, "export")
+    assert document.relations_P == ((0, 1, "Association"),)
+    assert not quarantine.count_by_reason
+
+
+@pytest.mark.parametrize("name", ["MESH", "Identifier", "NCBI Gene", "ncbi_taxonomy", "concept_id"])
+def test_ids_of_bioc_may_have_other_names(tmp_path, name):
+    content = XML.replace("key='identifier'", f"key='{name}'")
+    documents, counts = counts_of(tmp_path / "a.xml", content)
+    assert documents == read(tmp_path / "b.xml", XML)
+    assert documents[0].mentions[0].ids == {"673": "673", "7": "7"}
+    assert counts == {WITHOUT_ID: 1}
+
+
+def test_the_layout_of_bc5cdr_is_read(tmp_path):
+    content = XML.replace("key='identifier'>673,7", "key='MESH'>673")
+    content = content.replace("key='type'>Bind", "key='relation'>CID")
+    content = content.replace("key='entity1'", "key='Chemical'").replace("entity2", "Disease")
+    (raw, _), counts = counts_of(tmp_path / "a.xml", content)
+    assert raw.relations == (("CID", "673", "c|DEL|1_2|"),)
+    assert counts == {WITHOUT_ID: 1}
+
+
+def test_a_mention_of_bioc_without_an_id_is_counted_with_its_infons(tmp_path):
+    content = json.dumps(JSON).replace('"identifier"', '"ontology"')
+    quarantine = Quarantine()
+    documents = read(tmp_path / "a.json", content, quarantine)
+    assert [mention.ids for mention in documents[0].mentions] == [{}, {}]
+    assert quarantine.count_by_reason == {WITHOUT_ID: 2}
+    assert (
+        quarantine.examples_by_reason[WITHOUT_ID][0].detail == "1: 'BRAF', infons: type, ontology"
+    )
+    assert not quarantine.num_bad("mention")
+    # "-" says that there is none.
+    content = json.dumps(JSON).replace('"type": "Disease"', '"type": "Disease", "identifier": "-"')
+    assert counts_of(tmp_path / "b.json", content)[1] == {}
 
 
 def test_docreds_mentions_at_no_place_and_with_other_names_are_set_aside(tmp_path):

@@ -64,6 +64,21 @@ def test_tables_become_a_store(tmp_path: Path) -> None:
     assert text_by_key(open_store(tmp_path / "store", LinkedTextStore, verify=True)) == texts
 
 
+def test_gzipped_tables_need_no_suffix(tmp_path: Path) -> None:
+    tables = write_tables(tmp_path, ["x\tA\tB", "y\tC\tD"], ["x\ty"])
+    for path in (tables.articles, tables.citations):
+        path.write_bytes(gzip.compress(path.read_bytes()))
+    store = prepare_linked_texts(tmp_path / "store", tables, ALL)
+    assert text_by_key(store) == {"x": "A B", "y": "C D"}
+
+
+def test_white_space_around_ids_is_trimmed_and_that_in_texts_is_kept(tmp_path: Path) -> None:
+    tables = write_tables(tmp_path, ["x \tA \tB", " y\tC\tD"], ["x\t y "])
+    store = prepare_linked_texts(tmp_path / "store", tables, ALL)
+    assert text_by_key(store) == {"x": "A  B", "y": "C D"}
+    assert links_of(store) == pairs("xy")
+
+
 def test_bad_rows_of_tables_are_set_aside_with_their_lines(tmp_path: Path) -> None:
     articles = ["x\tA\tB", "\tno id\tB", "v\t\t", "y\tC\tD", "x\tagain\tE", "only one column"]
     tables = write_tables(tmp_path, articles, ["x\ty", "x\tnobody"])

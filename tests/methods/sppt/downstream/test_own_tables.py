@@ -228,6 +228,34 @@ def test_dev_drawn_from_training_shares_no_content_with_it(tmp_path: Path) -> No
     assert store.known_from_training()["dev"] == 0
 
 
+def test_texts_that_differ_in_case_spaces_and_punctuation_only_are_copies(tmp_path: Path) -> None:
+    forms = ("text {}", "Text  {}", "TEXT {}.", "(text {})")
+    rows = [
+        {"text": form.format(number), "label": number} for number in range(60) for form in forms
+    ]
+    # A text without a letter or digit is a copy of none.
+    rows += [{"text": mark, "label": 0} for mark in ("?", "!", "+")]
+    store = prepared("text_regression", write_csv(tmp_path / "a.csv", rows), tmp_path / "drawn")
+    split_by_label: dict[float, set[int]] = {}
+    for target, split in zip(store.target_N, store.split_number_N, strict=True):
+        split_by_label.setdefault(float(target), set()).add(int(split))
+    assert all(len(splits) == 1 for label, splits in split_by_label.items() if label)
+    assert len(store.split_rows("dev")) == len(store.split_rows("test")) == 24
+    assert store.manifest["leakage"] == {"dev_rows_in_training": 0, "test_rows_in_training": 0}
+    turned = write_csv(tmp_path / "turned.csv", rows[::-1])
+    again = prepared("text_regression", turned, tmp_path / "turned")
+    assert contents_of(again) == contents_of(store)
+
+    stated = [row | {"split": "train"} for row in rows]
+    stated += [{"text": "text 7!", "label": 7, "split": "test"}]
+    stated += [{"text": "#", "label": 7, "split": "test"}]
+    store = prepared("text_regression", write_csv(tmp_path / "b.csv", stated), tmp_path / "stated")
+    # Dev is drawn from training.
+    assert store.known_from_training() == {"dev": 0, "test": 1}
+    assert store.manifest["leakage"] == {"dev_rows_in_training": 0, "test_rows_in_training": 1}
+    assert store.texts(store.new_rows("test")) == ["#"]
+
+
 def test_missing_sequences_are_no_peptides(tmp_path: Path) -> None:
     rows = rows_of("protein_regression")
     rows += [{"sequence": word, "label": 1, "split": "train"} for word in ("NA", "nan", "NaN")]

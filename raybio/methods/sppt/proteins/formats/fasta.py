@@ -16,12 +16,21 @@ from raybio.core.errors import DataError
 from raybio.methods.sppt.config import DEFAULT_MAX_LENGTH
 from raybio.methods.sppt.proteins.formats.residues import PROTEIN_SCHEMA, clean
 from raybio.store.quarantine import Quarantine
+from raybio.store.ragged import Ragged
 from raybio.store.sources import open_source
 
 FASTA_BLOCK_BYTES = 8 << 20
 WHITE_SPACE = b" \t\r\n\v\f"
 SPECIES = re.compile(rb"\sOX=(0|[1-9][0-9]{0,9})(?=\s|$)")
 """NCBI's taxid in a header of UniProt."""
+
+
+NUCLEOTIDES = b"ACGTUN"
+MAX_NUCLEOTIDE_SHARE = 0.95
+"""Maximum fraction of ``NUCLEOTIDES`` among the letters of proteins; real ones have a quarter."""
+
+MIN_LETTERS = 1000
+"""Minimum number of letters to tell: a few peptides may consist of G and A."""
 
 
 class _Block(NamedTuple):
@@ -54,12 +63,34 @@ def read_fasta(
         taxid after ``OX=``, "" where there is none.
 
     Raises:
-        DataError: if the file is missing, not FASTA, or a torn gzip.
+        DataError: if the file is missing, not FASTA, or a torn gzip; or if its first block holds
+            nucleotides.
     """
     name = Path(path).name
+    is_first = True
     for block in _blocks(Path(path), block_bytes, longest=2 * max_length + block_bytes):
         batch = _parse(block, name, quarantine)
-        yield clean(batch, quarantine, name, strip_stop=strip_stop, max_length=max_length)
+        cleaned = clean(batch, quarantine, name, strip_stop=strip_stop, max_length=max_length)
+        if is_first:
+            _check_proteins(path, cleaned.column("sequence"))
+        is_first = False
+        yield cleaned
+
+
+def _check_proteins(path: str | Path, sequences: pa.Array) -> None:
+    """Refuse sequences of DNA or RNA, whose letters are those of amino acids, too.
+
+    Raises:
+        DataError: naming their share.
+    """
+    letters = Ragged.of(sequences).value_T.tobytes()
+    share = 1 - len(letters.translate(None, NUCLEOTIDES)) / max(len(letters), 1)
+    if len(letters) >= MIN_LETTERS and share > MAX_NUCLEOTIDE_SHARE:
+        raise DataError(
+            f"{path}: {share:.1%} of the letters are A, C, G, T, U or N, as in DNA and RNA; want "
+            "proteins, one letter an amino acid. Translate the sequences. If they are proteins, "
+            "give them as a table with the columns protein_id, species_taxid and sequence"
+        )
 
 
 def _parse(block: _Block, name: str, quarantine: Quarantine) -> pa.RecordBatch:

@@ -36,6 +36,8 @@ VERSION = r"^(.*[^.])\.[0-9]+$"
 ISOFORM = r"^([OPQ][0-9][A-Z0-9]{3}[0-9]|[A-NR-Z][0-9](?:[A-Z][A-Z0-9]{2}[0-9]){1,2})-[0-9]+$"
 """UniProt's id of an isoform, such as Q12329-2: the accession, and a number."""
 
+QUOTED_ID = r"(['\"]).+\1"
+
 SEPARATORS = ".:|_-"
 """Characters after which a prefix may end."""
 
@@ -131,6 +133,13 @@ def advise(unknown: Sequence[str], proteins: Sequence[str], stripped: Sequence[s
     """
     if not unknown or not proteins:
         return ""
+    quoted = [link_id for link_id in unknown if re.fullmatch(QUOTED_ID, link_id)]
+    if len(quoted) >= MIN_SHARE_OF_REMEDY * len(unknown):
+        return (
+            f"Links have ids in quotes, such as {quoted[0]:.60}: where tabs or blanks divide the "
+            "columns, quotes are part of an id. Write the file without quotes (in R: "
+            "quote=FALSE), or with commas"
+        )
     known = _KnownIds(proteins, stripped)
     examples: dict[str, list[tuple[str, str]]] = {}
     for link_id in unknown:

@@ -28,8 +28,10 @@ from raybio.methods.sppt.table_columns import (
     DELIMITERS,
     QUOTED,
     find_delimiter,
+    is_missing,
     read_arrow_columns,
     split_fields,
+    trimmed,
 )
 from raybio.store.quarantine import Quarantine
 from raybio.store.sources import read_lines
@@ -49,8 +51,13 @@ ID_COLUMNS = (
 )
 """Names of the columns of ids, in lower case, by rank; including STRING's and PSI-MITAB's."""
 
-SCORE_COLUMNS = ("combined_score", "score", "weight", "confidence")
-"""Names of the column of scores, by rank."""
+SCORE_COLUMNS = ("combined_score", "score", "weight", "confidence", "label")
+"""Names of the column of scores, by rank; ``label`` is 1 for a link and 0 for a pair without."""
+
+TRUE = ("1", "true")
+FALSE = ("0", "false")
+MAX_LABELS = 16
+"""Maximum number of spellings of two labels: 1, 1.0, 1.00 and so on."""
 
 STRING_COLUMNS = ("protein1", "protein2", "combined_score")
 """The columns of STRING's ``protein.links``."""
@@ -160,7 +167,7 @@ def read_link_columns(
     columns = file.columns if with_scores else file.columns[:2]
     if not file.delimiter:
         for rows in read_columns(file.path, WANTED, lambda _: columns):
-            texts = [pa.array(column, pa.string()) for column in rows.columns]
+            texts = [trimmed(pa.array(column, pa.string())) for column in rows.columns]
             yield *texts, pa.array(rows.lines, pa.int64())
         return
     blocks = read_arrow_columns(
@@ -175,9 +182,9 @@ def read_link_columns(
         has_quotes=file.delimiter in QUOTED,
     )
     for *texts, line in blocks:
-        if file.delimiter in QUOTED:
+        if file.delimiter != " ":
             # "a, b" is common.
-            texts = [pc.utf8_trim_whitespace(text) for text in texts]
+            texts = [trimmed(text) for text in texts]
         yield *texts, line
 
 
@@ -187,6 +194,44 @@ def sample_ids(file: LinkFile, *, block_bytes: int) -> pa.Array:
     for a, b, _ in blocks:
         return pc.unique(pa.concat_arrays([a, b]))
     return pa.array([], pa.string())
+
+
+def check_labels(file: LinkFile, *, block_bytes: int) -> None:
+    """Refuse a file whose scores are labels, if all of its pairs are to be links.
+
+    A file of other scores is read up to its first block with one of them.
+
+    Raises:
+        DataError: if the column of scores holds both 0 and 1, and nothing else.
+    """
+    if not file.has_scores:
+        return
+    seen: set[str] = set()
+    blocks = read_link_columns(file, Quarantine(), with_scores=True, block_bytes=block_bytes)
+    for _, _, score, _ in blocks:
+        texts = pc.unique(score.filter(pa.array(~is_missing(score)))).to_pylist()
+        seen.update(texts if len(texts) > MAX_LABELS else map(_label, texts))
+        if not seen <= {*TRUE, *FALSE}:
+            return
+    if seen.isdisjoint(TRUE) or seen.isdisjoint(FALSE):
+        return
+    column = f"column {file.columns[2]}" if file.is_named else "column 3"
+    pairs = "--min-score 1 keeps the pairs with 1"
+    if not seen <= {TRUE[0], FALSE[0]}:
+        pairs = "Write 1 and 0, and give --min-score 1 to keep the pairs with 1"
+    raise DataError(
+        f"{file.path}: {column} holds {' and '.join(sorted(seen))} and nothing else, as labels do, "
+        f"and --min-score 0 makes a link of every pair. {pairs}. If all pairs are links, remove "
+        "the column"
+    )
+
+
+def _label(text: str) -> str:
+    """Return "0" and "1" for numbers that equal them, else the text in lower case."""
+    text = text.strip().lower()
+    if is_number(text) and float(text) in (0, 1):
+        return str(int(float(text)))
+    return text
 
 
 def link_columns(names: Sequence[str]) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ from raybio.methods.sppt.corpus import (
     group_order,
     number_groups,
 )
-from raybio.methods.sppt.ids import concatenate, is_first_occurrence
+from raybio.methods.sppt.ids import concatenate, find_ids, is_first_occurrence
 from raybio.methods.sppt.proteins.formats.fasta import read_fasta
 from raybio.methods.sppt.proteins.formats.id_rule import (
     FORMS,
@@ -44,6 +44,7 @@ from raybio.methods.sppt.proteins.formats.id_rule import (
 from raybio.methods.sppt.proteins.formats.link_files import (
     SCORE_COLUMNS,
     LinkFile,
+    check_labels,
     read_layout,
     sample_ids,
 )
@@ -72,6 +73,12 @@ WANTED = "a table with the columns protein_id, species_taxid and sequence, or FA
 
 REPEATED = "duplicate id"
 """Reason to skip all records of an id except the first."""
+
+OTHER_SPECIES = (
+    "id that another species has, too (the first is kept; want ids such as 9606.name in links and "
+    "proteins, or one species by --taxid)"
+)
+"""Reason to skip a record whose id occurred in another species, as names of genes do."""
 
 TAXID = "^(0|[1-9][0-9]{0,9})$"
 NO_TAXID = "species_taxid that is no taxid (want NCBI's number, such as 9606)"
@@ -147,11 +154,15 @@ class Tables:
         Raises:
             DataError: if a file is missing, torn, in no known form or has too many bad records; if
                 a species of ``config.taxids`` has no protein; if there are no scores for
-                ``config.min_score``; or if no ids of links are those of proteins.
+                ``config.min_score``; if there is no ``config.min_score`` for labels; or if no ids
+                of links are those of proteins.
         """
         layouts = [read_layout(Path(path)) for path in self.edges]
         for layout in layouts:
-            _check_score(layout, config.min_score)
+            if config.min_score:
+                _check_score(layout, config.min_score)
+            else:
+                check_labels(layout, block_bytes=LINKS_BLOCK_BYTES)
         proteins = self._read_proteins(layouts, spool, quarantine, config)
         keys = proteins.keys
         rows = rows_by_id(keys, proteins.group_N, proteins.names, config.taxids, proteins.skipped)
@@ -173,7 +184,7 @@ class Tables:
                 links.add(u_E, v_E, line_E, layout.path.name)
         advice = proteins.advise(list(unknown))
         # The first protein of a repeated id is kept, so that its links are known.
-        num_repeated = quarantine.count_by_reason[REPEATED]
+        num_repeated = sum(quarantine.count_by_reason[each] for each in (REPEATED, OTHER_SPECIES))
         num_skipped = quarantine.num_bad("protein") - num_repeated
         if advice and num_skipped:
             advice += f"; skipped proteins ({num_skipped:,}) count as unknown"
@@ -231,13 +242,15 @@ class Tables:
         choice = choose_form(_sample_ids(layouts), word, rule)
         key = choice.rule(word)
         is_first = is_first_occurrence(key)
-        _count_repeated(self.proteins, num_by_file, ~is_first, key, lines, quarantine)
+        group = concatenate(groups, pa.string())
+        repeated = _repeated(key, group, is_first)
+        _count_repeated(self.proteins, num_by_file, repeated, key, lines, quarantine)
         quarantine.check("protein")
         first = self.proteins[0]
         if not len(key) and not config.taxids:
             raise DataError(f"{first}: holds no good protein, want at least two")
         kept_N = pa.array(is_first)
-        group_N, names = number_groups(concatenate(groups, pa.string()).filter(kept_N))
+        group_N, names = number_groups(group.filter(kept_N))
         check_taxids(config.taxids, names, present, first)
         rows = np.flatnonzero(is_first)
         keys = key.filter(kept_N)
@@ -367,8 +380,6 @@ def _check_score(file: LinkFile, min_score: float) -> None:
     Raises:
         DataError: it says what to give instead.
     """
-    if not min_score:
-        return
     if not file.has_scores:
         wanted = f"a column named {', '.join(SCORE_COLUMNS[:-1])} or {SCORE_COLUMNS[-1]}"
         advice = f"Want {wanted}, such as STRING's protein.links have"
@@ -409,10 +420,24 @@ def check_taxids(
         )
 
 
+def _repeated(key: pa.Array, group: pa.Array, is_first_N: np.ndarray) -> dict[str, np.ndarray]:
+    """Return masks of the proteins whose id occurred before (N,), by reason."""
+    row = np.flatnonzero(~is_first_N)
+    kept = pa.array(is_first_N)
+    first = find_ids(key.take(pa.array(row)), key.filter(kept))
+    first_group = group.filter(kept).take(pa.array(first))
+    is_other = np.asarray(pc.not_equal(group.take(pa.array(row)), first_group))
+    masks = {}
+    for reason, rows in ((REPEATED, row[~is_other]), (OTHER_SPECIES, row[is_other])):
+        masks[reason] = np.zeros(len(key), dtype=bool)
+        masks[reason][rows] = True
+    return masks
+
+
 def _count_repeated(
     paths: Sequence[Path],
     num_by_file: list[int],
-    is_repeated: np.ndarray,
+    repeated: dict[str, np.ndarray],
     key: pa.Array,
     lines: list[pa.Array],
     quarantine: Quarantine,
@@ -423,8 +448,9 @@ def _count_repeated(
     for path, num in zip(paths, num_by_file, strict=True):
         block = slice(start, start + num)
         shown = [key[block]]
-        repeated = is_repeated[block]
-        skip_rows(repeated, REPEATED, "protein", path, line[block], shown, quarantine)
+        for reason, is_repeated_N in repeated.items():
+            is_bad = is_repeated_N[block]
+            skip_rows(is_bad, reason, "protein", path, line[block], shown, quarantine)
         start += num
 
 

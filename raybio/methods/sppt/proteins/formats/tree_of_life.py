@@ -9,6 +9,7 @@ Shape letters: N proteins, E links, R records of a block.
 """
 
 import io
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +31,7 @@ from raybio.store.ragged import Spool
 from raybio.store.sources import bounded_lines, open_source
 from raybio.store.table_rows import shown_names
 
+INTERACTOME = re.compile(r"([0-9]+)\.txt(\.gz)?")
 SPECIES_COLUMNS = ("Species_ID", "Compact_name", "Official_NCBI_name")
 FASTA_ENDINGS = (".fa", ".fasta", ".faa", ".fa.gz", ".fasta.gz", ".faa.gz")
 NO_SEQUENCE = "protein that links name but no sequence has (dropped)"
@@ -48,7 +50,8 @@ class TreeOfLife:
     """The files of SNAP's Tree of life, for ``prepare_proteins``.
 
     Attributes:
-        interactomes: folder with ``<taxid>.txt``, or the folder that its archive unpacks to.
+        interactomes: folder with ``<taxid>.txt`` or ``<taxid>.txt.gz``, or the folder that its
+            archive unpacks to.
         species: ``treeoflife.species.tsv``.
         sequences: one FASTA file for all species, or a folder with a file a species.
     """
@@ -76,12 +79,12 @@ class TreeOfLife:
             )
         paths = list_interactomes(self.interactomes)
         if config.taxids:
-            present = {path.stem for path in paths}
+            present = {taxid_of_file(path) for path in paths}
             check_taxids(config.taxids, present, present, self.interactomes)
-            paths = [path for path in paths if path.stem in config.taxids]
-        taxids = [path.stem for path in paths]
-        for path in paths:
-            if path.stem not in label_by_taxid:
+            paths = [path for path in paths if taxid_of_file(path) in config.taxids]
+        taxids = [taxid_of_file(path) for path in paths]
+        for path, taxid in zip(paths, taxids, strict=True):
+            if taxid not in label_by_taxid:
                 reason = "interactome of a species that is not in the species table"
                 quarantine.add("species", reason, path.name, 1)
         quarantine.check("species")
@@ -107,19 +110,30 @@ def list_interactomes(folder: str | Path) -> list[Path]:
     ``__MACOSX`` and hidden files are no data.
 
     Raises:
-        DataError: if there is none.
+        DataError: if there is none, or two of a species next to each other, plain and gzip.
     """
-    files = [
+    files = {
         path
-        for path in Path(folder).rglob("*.txt")
-        if path.stem.isdigit() and "__MACOSX" not in path.parts and not path.name.startswith(".")
-    ]
+        for path in Path(folder).rglob("*.txt*")
+        if INTERACTOME.fullmatch(path.name) and "__MACOSX" not in path.parts
+    }
+    for path in files:
+        if path.with_name(f"{path.name}.gz") in files:
+            raise DataError(
+                f"{path}: {path.name}.gz lies next to it, want one network a species. Remove one "
+                "of the two"
+            )
     if not files:
         raise DataError(
-            f"{folder}: holds no <taxid>.txt, want the folder that treeoflife.interactomes.zip "
-            "unpacks to"
+            f"{folder}: holds no <taxid>.txt or <taxid>.txt.gz, want the folder that "
+            "treeoflife.interactomes.zip unpacks to"
         )
-    return sorted(files, key=lambda path: (int(path.stem), str(path)))
+    return sorted(files, key=lambda path: (int(taxid_of_file(path)), str(path)))
+
+
+def taxid_of_file(path: Path) -> str:
+    """Return the taxid in the name of a network file."""
+    return path.name.split(".")[0]
 
 
 def list_sequences(path: str | Path) -> list[Path]:
@@ -187,7 +201,7 @@ def read_interactome(path: Path, quarantine: Quarantine) -> Interactome:
     links.add(code[: len(a)], code[len(a) :], line_E, path.name)
     line_N = np.full(len(encoded.dictionary), np.iinfo(np.int64).max)
     np.minimum.at(line_N, code, np.concatenate([line_E, line_E]))
-    keys = pc.binary_join_element_wise(f"{path.stem}.", encoded.dictionary, "")
+    keys = pc.binary_join_element_wise(f"{taxid_of_file(path)}.", encoded.dictionary, "")
     return Interactome(keys, links.merged(), line_N)
 
 

@@ -114,3 +114,21 @@ def test_a_file_that_is_not_fasta_is_refused_with_what_it_begins_with(tmp_path):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(DataError, match=r"none\.fa: cannot be read"):
         read(tmp_path / "none.fa")
+
+
+@pytest.mark.parametrize("letters", ["ACGT", "acgtn", "ACGU", "ACGT" * 10 + "R"])
+def test_nucleotides_are_refused(tmp_path, letters):
+    path = tmp_path / "genes.fa.gz"
+    gene = letters * (2000 // len(letters))
+    path.write_bytes(gzip.compress(f">a\n{gene[:700]}\n{gene[700:]}\n>b\n{gene}\n".encode()))
+    with pytest.raises(
+        DataError, match=r"genes\.fa\.gz: (97\.6|100\.0)% of the letters are .* Translate the seq"
+    ):
+        list(read_fasta(path, Quarantine()))
+
+
+@pytest.mark.parametrize("sequence", ["GA" * 400, "GAGAGS" * 400, "ACGTN" * 400 + "MKLVFW" * 20])
+def test_proteins_of_few_kinds_of_letters_are_no_nucleotides(tmp_path, sequence):
+    path = tmp_path / "p.fa"
+    path.write_text(f">a\n{sequence}\n")
+    assert [len(batch) for batch in read_fasta(path, Quarantine())] == [1]

@@ -14,17 +14,24 @@ from raybio.core.errors import DataError
 from raybio.methods.sppt.config import PrepareConfig
 from raybio.methods.sppt.prepare import prepare_proteins
 from raybio.methods.sppt.proteins.formats.id_rule import IdRule, advise, choose_form
-from raybio.methods.sppt.proteins.formats.link_files import read_layout
+from raybio.methods.sppt.proteins.formats.link_files import check_labels, read_layout
 from raybio.methods.sppt.proteins.formats.links import (
     HEADER,
+    LINKS_BLOCK_BYTES,
     NO_ID,
     NO_NUMBER,
     NO_PROTEIN,
     NOT_KEPT,
 )
-from raybio.methods.sppt.proteins.formats.tables import NO_SPECIES, Tables
+from raybio.methods.sppt.proteins.formats.tables import (
+    NO_SPECIES,
+    OTHER_SPECIES,
+    REPEATED,
+    Tables,
+)
 from raybio.store.manifest import WITHOUT_LINK
 from tests.methods.sppt.proteins.formats.test_string_db import all_links
+from tests.paths import SHARED_DATA
 
 TAXID = "562"
 RNG = random.Random(0)
@@ -238,6 +245,60 @@ def test_scores_in_the_columns_of_string_may_have_another_scale(tmp_path):
     assert all_links(strong) == {(a, b) for a, b, score in LINKS if score >= 400}
 
 
+LABELS = [(a, b, number % 2) for number, (a, b) in enumerate(PLAIN)]
+LABEL_NAMES = ("protein_a", "protein_b", "label")
+LABELED = {
+    "no header": ("e.tsv", table(LABELS), {}),
+    "fractions": ("e.tsv", table([(a, b, f"{label:.1f}") for a, b, label in LABELS]), {}),
+    "label": ("e.csv", table([LABEL_NAMES, *LABELS], ","), {}),
+    "another name": ("e.csv", table([("Bait", "Prey", "Interacts"), *LABELS], ","), {}),
+    "an empty label": ("e.csv", table([LABEL_NAMES, *LABELS, (*PLAIN[0], "")], ","), {}),
+    "Parquet": ("e.parquet", parquet(LABELS, LABEL_NAMES), {}),
+    "JSON lines": ("e.jsonl", json_lines(LABELS, LABEL_NAMES), {}),
+}
+
+
+@pytest.mark.parametrize("form", LABELED)
+def test_labels_are_refused_as_links_and_kept_by_a_least_score(tmp_path, form):
+    with pytest.raises(
+        DataError, match=r"column .* holds 0 and 1 and nothing else.*--min-score 1 keeps the pairs"
+    ):
+        prepare(tmp_path, LABELED[form], PROTEINS["tsv"])
+    store = prepare(tmp_path, LABELED[form], PROTEINS["tsv"], min_score=1)
+    assert all_links(store) == {(a, b) for a, b, label in LABELS if label}
+
+
+@pytest.mark.skipif(not SHARED_DATA.is_dir(), reason="needs ../shared/data")
+@pytest.mark.parametrize("name", ["ecoli", "yeast"])
+def test_the_pairs_of_d_script_are_labels(name):
+    path = SHARED_DATA / "ppi_dscript" / f"{name}_test.tsv.gz"
+    with pytest.raises(DataError, match="column 3 holds 0 and 1 and nothing else"):
+        check_labels(read_layout(path), block_bytes=LINKS_BLOCK_BYTES)
+
+
+def test_labels_true_and_false_are_refused_with_the_numbers_to_write(tmp_path):
+    rows = [(a, b, bool(label)) for a, b, label in LABELS]
+    edges = ("e.jsonl", json_lines(rows, LABEL_NAMES), {})
+    with pytest.raises(DataError, match=r"holds false and true .*Write 1 and 0, and give --min-sc"):
+        prepare(tmp_path, edges, PROTEINS["tsv"])
+
+
+@pytest.mark.parametrize("rest", [["1"], ["0"], ["0", "1", "0.5"], ["0", "1", "2"], ["yes", "no"]])
+def test_a_column_of_other_values_than_both_labels_is_no_column_of_labels(tmp_path, rest):
+    rows = [(a, b, rest[number % len(rest)]) for number, (a, b) in enumerate(PLAIN)]
+    edges = ("e.tsv", table([LABEL_NAMES, *rows]), {})
+    assert all_links(prepare(tmp_path, edges, PROTEINS["tsv"])) == set(PLAIN)
+
+
+def test_a_score_after_the_first_block_shows_that_there_are_no_labels(tmp_path):
+    rows = [*LABELS, (*PLAIN[0], "0.5")]
+    path = write(tmp_path, "e.tsv", table(rows))
+    check_labels(read_layout(path), block_bytes=200)
+    path.write_text(table(rows[:-1]))
+    with pytest.raises(DataError, match="column 3 holds 0 and 1"):
+        check_labels(read_layout(path), block_bytes=200)
+
+
 @pytest.mark.parametrize("others", [[], [("unknown", "P2", "0.5"), ("P1", "P1", "0.5")]])
 def test_a_least_score_above_all_scores_is_refused_with_their_range(tmp_path, others):
     rows = [(a, b, f"{score / 1000:.3f}") for a, b, score in LINKS]
@@ -269,9 +330,22 @@ def test_fasta_as_links_is_named(tmp_path):
         prepare(tmp_path, links, PROTEINS["tsv"])
 
 
-def test_plain_text_with_the_suffix_of_gzip_is_named(tmp_path):
-    with pytest.raises(DataError, match="e.csv.gz: is no gzip stream. If it is plain text, take"):
-        prepare(tmp_path, ("e.csv.gz", table(PLAIN, ","), {}), PROTEINS["tsv"])
+TAB_LINKS = table([NAMES[:2], *PLAIN]).encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("e.tsv", gzip.compress(TAB_LINKS)),
+        ("E.TSV.GZ", gzip.compress(TAB_LINKS)),
+        ("e.tsv.bgz", gzip.compress(TAB_LINKS[:500]) + gzip.compress(TAB_LINKS[500:])),
+        ("zero padding.tsv.gz", gzip.compress(TAB_LINKS) + bytes(512)),
+        ("plain.tsv.gz", TAB_LINKS),
+    ],
+)
+def test_gzip_is_recognized_by_its_content_whatever_its_name_is(tmp_path, reference, name, content):
+    store = prepare(tmp_path, (name, content, {}), PROTEINS["tsv"])
+    assert store.content_digest == reference.content_digest
 
 
 @pytest.mark.parametrize("is_protein_bad", [False, True])
@@ -389,8 +463,8 @@ def test_columns_of_other_names_are_refused_with_the_names_to_give_them(tmp_path
     named = table([("protein_a", "protein_b", *names[2:]), *rows], ",")
     with pytest.raises(
         DataError,
-        match=r"--min-score 0.5: .*e.csv has no scores .*named combined_score, score, weight or "
-        r"confidence: rename one of its others \(Confidence Score, PubMed\)",
+        match=r"--min-score 0.5: .*e.csv has no scores .*named combined_score, score, "
+        r"weight, confidence or label: rename one of its others \(Confidence Score, PubMed\)",
     ):
         prepare(tmp_path, ("e.csv", named, {"min_score": 0.5}), PROTEINS["plain FASTA"])
 
@@ -429,6 +503,70 @@ def test_a_repeated_id_is_no_protein_that_its_links_lack(tmp_path):
     store = prepare(tmp_path, edges, ("p.tsv", table(rows), {}))
     assert store.manifest["quarantine"]["duplicate id"]["count"] == 1
     assert store.manifest["read_as"][-1].endswith("--strip-prefix 562. makes 2 of 2 such ids fit")
+
+
+def spaced(rows):
+    return [tuple(f" {field} \u3000" for field in row) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("e.tsv", table([NAMES, *spaced(LINKS)])),
+        ("e.txt", table(spaced(PLAIN))),
+        ("e.jsonl", json_lines(spaced(LINKS), NAMES)),
+    ],
+)
+def test_white_space_around_ids_of_links_is_trimmed(tmp_path, reference, name, content):
+    store = prepare(tmp_path, (name, content, {}), PROTEINS["tsv"])
+    assert store.content_digest == reference.content_digest
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("p.tsv", table([PROTEIN_NAMES, *spaced(PROTEIN_ROWS)])),
+        ("p.jsonl", json_lines(spaced(PROTEIN_ROWS), PROTEIN_NAMES)),
+    ],
+)
+def test_white_space_in_tables_of_proteins_is_trimmed(tmp_path, reference, name, content):
+    store = prepare(tmp_path, EDGES["tsv"], (name, content, {}))
+    assert store.content_digest == reference.content_digest
+
+
+@pytest.mark.parametrize("delimiter", ["\t", " "])
+def test_ids_in_quotes_are_named_as_the_mistake(tmp_path, delimiter):
+    """R's write.table quotes texts by default."""
+    edges = ("e.txt", table([NAMES[:2], *PLAIN], delimiter, '"'), {})
+    with pytest.raises(
+        DataError, match=r'in quotes, such as "p.*": where .* \(in R: quote=FALSE\), or with commas'
+    ):
+        prepare(tmp_path, edges, PROTEINS["tsv"])
+
+
+def test_an_id_of_two_species_has_its_own_reason_with_advice(tmp_path):
+    others = [(key, "9606", SEQUENCES[key]) for key in KEYS[:3]]
+    rows = [PROTEIN_NAMES, *PROTEIN_ROWS, *others, PROTEIN_ROWS[0]]
+    edges = ("e.tsv", table(PLAIN), {})
+    store = prepare(
+        tmp_path / "some", edges, ("p.tsv", table(rows), {}), max_bad_share=0.2, heldout_share=0
+    )
+    quarantine = store.manifest["quarantine"]
+    assert {reason: facts["count"] for reason, facts in quarantine.items()} == {
+        OTHER_SPECIES: 3,
+        REPEATED: 1,
+    }
+    assert quarantine[OTHER_SPECIES]["examples"][0] == {
+        "file": "p.tsv",
+        "line": len(KEYS) + 2,
+        "detail": KEYS[0],
+    }
+    assert "--taxid" in OTHER_SPECIES and "9606.name" in OTHER_SPECIES
+    proteins = ("p.tsv", table(rows), {"taxids": (TAXID,)})
+    one = prepare(tmp_path / "one", edges, proteins, heldout_share=0)
+    assert {reason: facts["count"] for reason, facts in one.manifest["quarantine"].items()} == {
+        REPEATED: 1
+    }
 
 
 def test_advice_on_ids_says_that_proteins_were_skipped(tmp_path):

@@ -143,6 +143,30 @@ def test_macosx_and_hidden_files_are_not_taken_for_species(download):
     assert list_interactomes(download.interactomes.parent)[0].name == "882.txt"
 
 
+def test_interactomes_may_be_gzipped(download, tmp_path):
+    config = PrepareConfig(max_bad_share=0.3)
+    plain = prepare_proteins(tmp_path / "plain", download, config)
+    for path in list_interactomes(download.interactomes):
+        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        with pytest.raises(DataError, match=rf"{path.name}\.gz lies next to it, want one network"):
+            list_interactomes(download.interactomes)
+        path.unlink()
+    zipped = prepare_proteins(tmp_path / "zipped", download, config)
+    assert zipped.content_digest == plain.content_digest
+    assert list(zipped.group_names) == ["882", "9606"]
+    one = prepare_proteins(
+        tmp_path / "one", download, PrepareConfig(max_bad_share=0.3, taxids=("9606",))
+    )
+    assert list(one.group_names) == ["9606"]
+
+
+def test_a_torn_gzip_of_an_interactome_is_named(tmp_path):
+    path = tmp_path / "7.txt.gz"
+    path.write_bytes(gzip.compress(b"a b\nb c\n" * 1000)[:-9])
+    with pytest.raises(DataError, match=r"7\.txt\.gz: the gzip stream is torn"):
+        read_interactome(path, Quarantine())
+
+
 def test_irregular_lines_are_set_aside_and_other_white_space_is_understood(tmp_path):
     path = tmp_path / "7.txt"
     path.write_bytes(b"a b\nc\nd  e\n\nf\tg\nx y z\nh \xff\nNaN i\nb c\n")
