@@ -76,9 +76,18 @@ class RelationProbeTask(BenchmarkTask):
         if (self.store is None) == (not sources) or len(sources) not in (0, 3):
             raise ConfigError(f"task {self.name}: want either store, or train, dev and test")
         if self.store is not None:
-            return missing_store(self.store, DocumentStore)
+            return missing_store(self.store, DocumentStore) or self._missing_split()
         wanted = "want documents, as `raybio prepare documents` reads them"
         return missing_files(sources.values(), wanted)
+
+    def _missing_split(self) -> str:
+        """Return which split has no documents; an empty text if all have some."""
+        assert self.store is not None
+        documents = open_store(self.store, DocumentStore)
+        for split in ("train", "dev", "test"):
+            if not len(documents.split_rows(split)):
+                return f"{self.store}: has no {split} documents; prepare it with --{split}"
+        return ""
 
     def files(self) -> Mapping[str, Path]:
         """Return the source files, or the store's manifest."""

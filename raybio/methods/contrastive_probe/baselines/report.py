@@ -104,6 +104,8 @@ def write_report(out: Path, data: Mapping[str, Any], markdown: str) -> None:
     out.mkdir(parents=True, exist_ok=True)
     write_record(out / "baselines.json", "report", data)
     replace_text(out / "baselines.md", markdown)
+    for plot in (out / "plots").glob("lengths_acc*.png"):
+        plot.unlink()  # of an earlier report, which may have other cutoffs
     for k, bins_by_label in _lengths_by_label(data).items():
         plot_lengths(bins_by_label, out / "plots" / f"lengths_acc{k}.png", f"acc@{k}")
 

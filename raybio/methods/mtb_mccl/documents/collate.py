@@ -100,6 +100,13 @@ class DocumentReader:
             "tail_P": _concatenate([tail_P for _, tail_P in pairs]),
         }
 
+    def is_read(self, row: int) -> np.ndarray:
+        """Return whether the encoder reads a mention of each entity, bool (E,)."""
+        _, _, entity_C = self._links(row, self.marked(row))
+        is_read_E = np.zeros(len(self.store.types(row)), dtype=bool)
+        is_read_E[entity_C] = True
+        return is_read_E
+
     def _links(self, row: int, marked: MarkedDocument) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return positions of the mentions that are read, and mention and entity of their links."""
         mention_C, entity_C = self.store.links(row)

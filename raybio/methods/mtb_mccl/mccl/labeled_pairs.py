@@ -119,10 +119,10 @@ class LabeledPairs:
             num_kept = max(round(self.fraction * total), 1)
             key = derive_seed(self.seed, "labels", self.split)
             number = np.sort(keyed_permutation(np.arange(num_kept), num_rows=total, key=key))
-        parts = np.split(number, np.searchsorted(number, bound_N1[1:-1]))
+        place_N1 = np.searchsorted(number, bound_N1)
         return {
-            row: part - start
-            for row, part, start in zip(rows, parts, bound_N1[:-1].tolist(), strict=True)
+            row: number[place_N1[index] : place_N1[index + 1]] - bound_N1[index]
+            for index, row in enumerate(rows)
         }
 
 

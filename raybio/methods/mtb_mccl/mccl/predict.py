@@ -233,12 +233,18 @@ def read_predictor(folder: Path) -> RelationPredictor:
 def predict_documents(
     model: RelationModel, knn: KnnSettings, block: DocumentBlock
 ) -> list[InputPrediction]:
-    """Return the relations of each document."""
+    """Return the relations of each document, between entities of which a mention is read."""
     store = block.store
-    pairs_by_row = {row: candidate_pairs(model.candidate_types, store, row) for row in block.rows}
+    reader = model.frozen.reader(store)
+    pairs_by_row = {}
+    for row in block.rows:
+        head_K, tail_K = candidate_pairs(model.candidate_types, store, row)
+        is_read_E = reader.is_read(row)
+        is_read_K = is_read_E[head_K] & is_read_E[tail_K]
+        pairs_by_row[row] = (head_K[is_read_K], tail_K[is_read_K])
     pairs = embed_pairs(
         model.frozen.model,
-        model.frozen.reader(store),
+        reader,
         {row: pair for row, pair in pairs_by_row.items() if len(pair[0])},
         SingleProcess(),
         max_tokens=MAX_TOKENS_AT_ONCE,

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from raybio.benchmark.tasks.relation_probe import RelationProbeTask
+from raybio.core.errors import ConfigError
 from raybio.methods.mtb_mccl.documents.collate import DocumentReader
 from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
 from raybio.methods.mtb_mccl.mccl.collate import RelationCollate
@@ -107,3 +109,12 @@ def test_an_epoch_has_each_document_with_a_label_once_and_no_step_has_one_twice(
     assert len(big(0, 0, 1)["indptr_R1"]) - 1 == num_rows
     labels = np.concatenate([big(0, rank, 3)["label_PC"] for rank in range(3)])
     np.testing.assert_array_equal(labels.sum(0), big(0, 0, 1)["label_PC"].sum(0))
+
+
+def test_a_split_without_documents_has_no_pairs_and_is_refused_by_name(tmp_path):
+    store = prepare_documents(tmp_path / "one", [pubtator(tmp_path / "train", *TRAIN)])
+    empty = LabeledPairs(store, "test", 1.0, seed=0)
+    assert (len(empty.rows), empty.num_pairs) == (0, 0)
+    with pytest.raises(ConfigError, match="has no test pair; want test documents"):
+        empty.check()
+    assert "has no dev documents" in RelationProbeTask(name="own", store=store.path).check()

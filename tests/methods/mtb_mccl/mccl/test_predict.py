@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import raybio
 from raybio.core.errors import ConfigError, DataError
@@ -16,12 +17,17 @@ from raybio.core.records import read_record, write_record
 from raybio.methods import METHODS
 from raybio.methods.mtb_mccl.documents.entities import id_of_name
 from raybio.methods.mtb_mccl.documents.formats import read_documents
-from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
+from raybio.methods.mtb_mccl.documents.prepare import prepare_documents, prepare_unlabeled
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.mccl import system as relation_extraction
 from raybio.methods.mtb_mccl.mccl.classifier import embed_with_frozen, predict_classes
+from raybio.methods.mtb_mccl.mccl.config import LINEAR, KnnSettings
 from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
-from raybio.methods.mtb_mccl.mccl.predict import RelationPredictor
+from raybio.methods.mtb_mccl.mccl.predict import (
+    DocumentBlock,
+    RelationPredictor,
+    predict_documents,
+)
 from raybio.methods.mtb_mccl.mccl.trained_model import load_relation_model
 from raybio.runtime.predict import predict_file, read_predictor
 from raybio.store.quarantine import Quarantine
@@ -197,6 +203,24 @@ def test_what_cannot_be_decided_or_read_is_refused_and_an_older_table_stays(
     with pytest.raises(DataError, match="nothing.PubTator: does not exist"):
         find(trained, tmp_path / "nothing.PubTator", out)
     assert out.read_text() == "older"
+
+
+def test_entities_that_are_not_read_have_no_relations(trained, tmp_path) -> None:
+    """With a bias for which every pair that is asked has a relation."""
+    model = load_relation_model(trained)
+    knn = KnnSettings(1, 1.0)
+    bias_C = model.classifier.head.bias_C
+    if bias_C is None:
+        knn = LINEAR
+        bias_C = model.classifier.head.classifier.bias
+    with torch.no_grad():
+        bias_C[1] = 100.0
+    (one, two), *_ = sorted(model.candidate_types)
+    words = f"A:{one}:1 meets B:{two}:2 and {'so on ' * 2000} C:{two}:3"
+    source = pubtator(tmp_path / "long.PubTator", ("1", words, []))
+    store = prepare_unlabeled(tmp_path / "store", [source])
+    (found,) = predict_documents(model, knn, DocumentBlock(store, [0]))
+    assert {(each["head_id"], each["tail_id"]) for each in found.value} == {("1", "2")}
 
 
 def test_documents_that_are_skipped_are_said_with_the_first_of_them(
