@@ -376,12 +376,13 @@ def _forget_cluster_failures(folder: RunFolder, spec: SweepSpec) -> None:
 def _is_complete(spec: SweepSpec) -> bool:
     """Return whether all trials that the budget wants have ended."""
     space = spec.space
-    known = earlier_trials(spec.path)
-    first = [trial for trial in known if set(trial.settings) <= space.paths]
+    first = [trial for trial in earlier_trials(spec.path) if set(trial.settings) <= space.paths]
     # There are fewer trials than in the budget if the space is exhausted.
-    num_wanted = len(planned(space, spec.check))
-    if len(first) < num_wanted or not all(has_ended(spec.folder(trial)) for trial in known):
+    if len(first) < len(planned(space, spec.check)):
         return False
+    if not all(has_ended(spec.folder(trial)) for trial in first):
+        return False
+    # Other repetitions, of settings that are no longer the best, may stay interrupted.
     return all(has_ended(spec.folder(trial)) for trial in repetitions(spec))
 
 

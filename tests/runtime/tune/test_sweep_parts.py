@@ -22,7 +22,8 @@ from raybio.runtime.run.goal import Goal
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
 from raybio.runtime.run.options import RunOptions, base_configs
 from raybio.runtime.run.spec import Compute
-from raybio.runtime.tune.driver import SweepResult
+from raybio.runtime.tune.callback import TRIALS
+from raybio.runtime.tune.driver import SweepResult, _is_complete
 from raybio.runtime.tune.leaderboard import leaderboard, records, repetitions, write_results
 from raybio.runtime.tune.length import SweepLength, num_trainings
 from raybio.runtime.tune.report import importance, ranking_remarks, write_sweep_report
@@ -172,6 +173,60 @@ def test_a_repetition_that_shares_no_step_with_the_others_is_not_compared_yet(
     (ranked,) = leaderboard(spec, records(spec))
     assert [trial.settings.get("seed", 0) for trial in ranked.trials] == [0, 2]
     assert (ranked.best_step, ranked.mean) == (40, pytest.approx(0.3))
+
+
+@pytest.mark.parametrize("status", [STOPPED, None])
+def test_a_seed_that_ended_early_does_not_hide_the_best_steps_of_the_others(
+    spec: SweepSpec, status: str | None
+) -> None:
+    own = spec.run.config.seed
+    for seed in range(3):
+        seeds = {"seed": own + seed} if seed else {}
+        leave(spec, of(0.1, **seeds), {150: 0.3, 500: 0.6})
+        if seed:
+            leave(spec, of(0.5, **seeds), {150: 0.45, 500: 0.8})
+    leave(spec, of(0.5), {150: 0.45}, status)
+    ranking = leaderboard(spec, records(spec))
+    assert [ranked.settings[LAMBDA] for ranked in ranking] == [0.5, 0.1]
+    assert (ranking[0].best_step, ranking[0].mean) == (500, pytest.approx(0.8))
+    assert len(ranking[0].trials) == 2
+
+
+def test_seeds_that_were_all_stopped_are_compared_without_an_interrupted_one(
+    spec: SweepSpec,
+) -> None:
+    leave(spec, of(0.5), {10: 0.3, 20: 0.5}, STOPPED)
+    leave(spec, of(0.5, seed=1), {10: 0.3, 20: 0.4}, STOPPED)
+    leave(spec, of(0.5, seed=2), {10: 0.3}, None)
+    (ranked,) = leaderboard(spec, records(spec))
+    assert (ranked.best_step, ranked.mean) == (20, pytest.approx(0.45))
+
+
+def test_settings_whose_own_trial_finished_are_repeated_first(tmp_path: Path) -> None:
+    budget = {"max_steps": 40, "grace_steps": 10, "num_repeated": 2, "num_seeds": 2}
+    spec = spec_of(tmp_path, budget=budget)
+    own = spec.run.config.seed
+    leave(spec, of(0.0), {10: 0.5}, STOPPED)
+    leave(spec, of(0.1), {10: 0.9}, STOPPED)
+    leave(spec, of(0.5), {10: 0.3, 40: 0.6})
+    assert repetitions(spec) == [of(0.5, seed=own + 1), of(0.1, seed=own + 1)]
+
+
+def test_a_repetition_that_is_no_longer_wanted_does_not_keep_a_sweep_open(tmp_path: Path) -> None:
+    """Each start of such a sweep started Ray, and a stop file ended it as interrupted."""
+    budget = {"max_steps": 40, "grace_steps": 10, "num_repeated": 1, "num_seeds": 2}
+    weights = (0.1, 0.5)
+    grid = {LAMBDA: {"choice": list(weights)}}
+    spec = spec_of(tmp_path, search={"kind": "grid"}, space=grid, budget=budget)
+    own = spec.run.config.seed
+    trials = [Trial({LAMBDA: weight}) for weight in weights]
+    trials += [Trial({LAMBDA: weight, "seed": own + 1}) for weight in weights]
+    for trial, status in zip(trials, (FINISHED, FINISHED, None, None), strict=True):
+        leave(spec, trial, {10: trial.settings[LAMBDA]}, status)
+    write_record(spec.path / TRIALS, "trials", {"trials": [asdict(trial) for trial in trials]})
+    assert not _is_complete(spec)
+    leave(spec, trials[3], {20: 0.5})  # of the best settings
+    assert _is_complete(spec)
 
 
 def test_an_exploiting_trial_is_ranked_by_its_own_values_and_not_by_its_donors(
