@@ -25,8 +25,10 @@ from raybio.runtime.tune.trial import (
     REPLACED,
     STOPPED,
     TRIAL_RECORD,
+    TRIALS,
     SweepSpec,
     Trial,
+    earlier_trials,
     has_ended,
     new_trial_record,
     settings_text,
@@ -36,9 +38,6 @@ from raybio.store.bucket import BucketFolder
 from raybio.training.checkpoint import delete_all_but_newest
 from raybio.training.remote_checkpoints import delete_all_but_newest_in
 from raybio.training.settings import COMPLETE
-
-TRIALS = "trials.json"
-"""File with the sweep's trials in the order of their start, from which a resumed sweep begins."""
 
 MAX_REASON_LETTERS = 300
 
@@ -51,12 +50,6 @@ MLFLOW_STATUS = {
     FAILED: "FAILED",
     INTERRUPTED: "KILLED",
 }
-
-
-def earlier_trials(sweep: Path) -> list[Trial]:
-    """Return the trials of the sweep's earlier starts in order; for a population, its members."""
-    content = read_record(sweep / TRIALS, "trials") or {"trials": []}
-    return [Trial(**fields) for fields in content["trials"]]
 
 
 class TrialCallback(Callback):

@@ -63,7 +63,7 @@ from raybio.runtime.run.precision import show_decision, worker_processors
 from raybio.runtime.run.worker_group import wait_for_workers
 from raybio.runtime.spool import spool
 from raybio.runtime.tracking.tracker import Tracker, how_to_show, tracking_uri
-from raybio.runtime.tune.callback import TrialCallback, earlier_trials
+from raybio.runtime.tune.callback import TrialCallback
 from raybio.runtime.tune.leaderboard import RankedSettings, TrialRecord, repetitions, write_results
 from raybio.runtime.tune.length import SweepLength
 from raybio.runtime.tune.plan import planned
@@ -76,6 +76,8 @@ from raybio.runtime.tune.trial import (
     TRIAL_RECORD,
     SweepSpec,
     Trial,
+    earlier_trials,
+    first_trials,
     has_ended,
     new_trial_record,
 )
@@ -376,7 +378,7 @@ def _forget_cluster_failures(folder: RunFolder, spec: SweepSpec) -> None:
 def _is_complete(spec: SweepSpec) -> bool:
     """Return whether all trials that the budget wants have ended."""
     space = spec.space
-    first = [trial for trial in earlier_trials(spec.path) if set(trial.settings) <= space.paths]
+    first = first_trials(spec)
     # There are fewer trials than in the budget if the space is exhausted.
     if len(first) < len(planned(space, spec.check)):
         return False
@@ -472,11 +474,7 @@ class _Work(threading.Thread):
         try:
             folder = self.callback.folder
             shutil.rmtree(folder.ray, ignore_errors=True)
-            known = self.spec.space.paths
-            earlier = [
-                trial for trial in earlier_trials(folder.path) if set(trial.settings) <= known
-            ]
-            search = tune_config(self.spec, earlier, self.max_concurrent)
+            search = tune_config(self.spec, first_trials(self.spec), self.max_concurrent)
             if search is not None:
                 self._fit(*search)
             if self.signals.caught or self.callback.too_long or self.spec.stop.exists():

@@ -22,12 +22,11 @@ from raybio.runtime.run.goal import Goal
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
 from raybio.runtime.run.options import RunOptions, base_configs
 from raybio.runtime.run.spec import Compute
-from raybio.runtime.tune.callback import TRIALS
 from raybio.runtime.tune.driver import SweepResult, _is_complete
 from raybio.runtime.tune.leaderboard import leaderboard, records, repetitions, write_results
-from raybio.runtime.tune.length import SweepLength, num_trainings
+from raybio.runtime.tune.length import SweepLength, planned_steps, steps_left
 from raybio.runtime.tune.report import importance, ranking_remarks, write_sweep_report
-from raybio.runtime.tune.trial import FAILED, FINISHED, STOPPED, SweepSpec, Trial
+from raybio.runtime.tune.trial import FAILED, FINISHED, STOPPED, TRIALS, SweepSpec, Trial
 from raybio.store.store import Store
 from raybio.training.loop import FIRST_REPORTED_STEPS
 from tests.paths import ROOT
@@ -487,8 +486,10 @@ def test_a_sweep_of_more_than_a_day_on_cpus_is_stopped_unless_that_is_accepted(
     grid = {LAMBDA: {"choice": [0.0, 0.1, 0.5]}}
     spec = spec_of(tmp_path, search={"kind": "grid"}, space=grid, budget=budget)
     spec = replace(spec, run=replace(spec.run, accepts_long_run=yes))
-    assert num_trainings(spec) == 3 + 2 * 2
-    folder = leave(spec, of(0.1), {}, status=None)  # begun by an earlier start
+    assert planned_steps(spec) == (3 + 2 * 2) * [5000]
+    begun = Trial({LAMBDA: 0.1})  # by an earlier start
+    folder = leave(spec, begun, {}, status=None)
+    record(spec, [begun])
     launch_path = spec.path / "launch.json"
     write_record(launch_path, "launch", {"tracking": "mine"})
     for step in (1, 3, 10):
@@ -506,16 +507,72 @@ def test_a_sweep_of_more_than_a_day_on_cpus_is_stopped_unless_that_is_accepted(
     launch = read_record(launch_path, "launch")
     assert launch["tracking"] == "mine"
     if is_refused:
-        # Four rounds of 5,000 steps, of which three were over when it was measured.
-        assert "mine: 19,997 steps, 10 s a step: about 2.3 days on CPUs" in length.refusal
+        # Four rounds of 5,000 steps; one began with 10 steps, and three more were over when it was
+        # measured.
+        assert "mine: 19,987 steps, 10 s a step: about 2.3 days on CPUs" in length.refusal
     is_short = not yes and not is_refused
-    assert launch.get("num_accepted_steps", 0) == (7 * 5000 if is_short else 0)
+    assert launch.get("num_accepted_steps", 0) == (7 * 5000 - 10 if is_short else 0)
     if is_short:
         # Not measured again, unless there are more trials.
         assert SweepLength(spec, num_at_a_time=1)._is_settled
         grid = {LAMBDA: {"choice": [0.0, 0.1, 0.5, 1.0]}}
         larger = spec_of(tmp_path, search={"kind": "grid"}, space=grid, budget=budget)
         assert not SweepLength(larger, num_at_a_time=2)._is_settled
+
+
+def record(spec: SweepSpec, trials: list[Trial]) -> None:
+    """Leave the sweep's list of trials that have begun."""
+    write_record(spec.path / TRIALS, "trials", {"trials": [asdict(trial) for trial in trials]})
+
+
+def test_a_resumed_sweep_is_as_long_as_what_is_left_of_it(tmp_path: Path) -> None:
+    """Twelve trials were counted again, and the last of them was stopped for it."""
+    weights = [number / 100 for number in range(12)]
+    grid = {LAMBDA: {"choice": weights}}
+    budget = {"max_steps": 5000, "grace_steps": 10}
+    spec = spec_of(tmp_path, search={"kind": "grid"}, space=grid, budget=budget)
+    assert steps_left(spec) == planned_steps(spec) == 12 * [5000]
+    trials = [Trial({LAMBDA: weight}) for weight in weights]
+    for trial in trials[1:]:
+        leave(spec, trial, {10: 0.5}, STOPPED)
+    folder = leave(spec, trials[0], {4000: 0.5}, status=None)
+    record(spec, trials)
+    assert steps_left(spec) == [1000]
+    length = SweepLength(spec, num_at_a_time=2)
+    for step in FIRST_REPORTED_STEPS:
+        MetricsLog(folder.metrics).append(4000 + step, {"steps_per_second": 0.1})
+        length.update()
+    assert length.refusal is None
+    assert length._is_settled
+    extended = {LAMBDA: {"choice": [*weights, 0.5]}}
+    spec = spec_of(tmp_path, search={"kind": "grid"}, space=extended, budget=budget)
+    assert steps_left(spec) == [1000 - FIRST_REPORTED_STEPS[-1], 5000]
+
+
+def test_repetitions_count_until_they_have_ended(tmp_path: Path) -> None:
+    grid = {LAMBDA: {"choice": [0.1, 0.5]}}
+    budget = {"max_steps": 40, "grace_steps": 10, "num_repeated": 1, "num_seeds": 3}
+    spec = spec_of(tmp_path, search={"kind": "grid"}, space=grid, budget=budget)
+    own = spec.run.config.seed
+    trials = [Trial({LAMBDA: 0.1}), Trial({LAMBDA: 0.5})]
+    repeated = [Trial({LAMBDA: 0.5, "seed": own + number}) for number in (1, 2)]
+    leave(spec, trials[0], {40: 0.3})
+    record(spec, [*trials, *repeated])
+    leave(spec, trials[1], {10: 0.5}, status=None)
+    assert steps_left(spec) == [30, 40, 40]
+    leave(spec, trials[1], {40: 0.5})
+    leave(spec, repeated[0], {40: 0.5})
+    leave(spec, repeated[1], {30: 0.4}, status=None)
+    assert steps_left(spec) == [10]
+
+
+def test_a_sweep_over_the_number_of_steps_has_the_steps_of_each_trial(tmp_path: Path) -> None:
+    varied = {"optim.schedule": {"choice": ["linear"]}}
+    varied["schedule.max_steps"] = {"choice": [20, 40], "when": {"optim.schedule": "linear"}}
+    budget = {"max_steps": 40, "grace_steps": 10, "num_repeated": 1, "num_seeds": 2}
+    kinds = {"search": {"kind": "grid"}, "scheduler": {"kind": "none"}}
+    spec = spec_of(tmp_path, space=varied, budget=budget, **kinds)
+    assert planned_steps(spec) == [20, 40, 40]
 
 
 def test_the_length_of_a_sweep_holds_no_files_of_trials_that_have_ended(tmp_path: Path) -> None:
