@@ -13,7 +13,7 @@ from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
 from raybio.runtime.run.notices import WarningPrinter
 from raybio.runtime.spool.lease import check_key
-from raybio.runtime.tracking.tracker import Tracker, wait_for_all
+from raybio.runtime.tracking.tracker import ERROR, Tracker, wait_for_all
 from raybio.runtime.tune.leaderboard import records
 from raybio.runtime.tune.run_trial import BEST_VALUE
 from raybio.runtime.tune.search import TRIAL
@@ -308,7 +308,7 @@ def _tags_and_metrics(
         tags["checkpoint"] = str(newest if bucket is None else bucket / "checkpoints" / newest.name)
     failure = read_record(folder.failure, "failure")
     if failure is not None:
-        tags["error"] = failure["message"]
+        tags[ERROR] = failure["message"]
     return tags, metrics
 
 

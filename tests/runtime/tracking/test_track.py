@@ -164,6 +164,21 @@ def test_a_resumed_run_keeps_its_id_and_no_step_is_logged_twice(
     assert MlflowClient(uri).get_run(first.run_id).info.status == "FINISHED"
 
 
+def test_a_trial_that_finished_after_a_failure_has_no_error_in_mlflow(
+    folder: RunFolder, uri: str
+) -> None:
+    from mlflow import MlflowClient
+
+    for tags, status in (({"error": "no memory"}, "FAILED"), ({"best_step": "3"}, "FINISHED")):
+        tracker = new_tracker(folder, uri)
+        tracker.start()
+        tracker.note(tags, {})
+        tracker.finish(status, status.lower())
+        run = MlflowClient(uri).get_run(tracker.run_id)
+        assert run.info.status == status
+        assert run.data.tags.get("error") == tags.get("error")
+
+
 def test_an_evaluation_that_a_stop_left_to_the_next_start_is_forwarded(
     folder: RunFolder, uri: str
 ) -> None:
