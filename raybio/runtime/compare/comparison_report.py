@@ -32,10 +32,11 @@ REMARK_TESTS = (
 WHY_UNTESTED = "These repeat or refine a tested split; more tests would raise every p."
 
 REMARK_SEEDS = (
-    "Paired by seed (and sentence set) over final scores: what another training would bring. With "
-    "n seeds p is at least 2 / 2^n, 0.03 for six, and the correction multiplies it by the number "
-    "of tests. Where that alone reaches 0.05, there are too few seeds to show anything. Comparing "
-    "fewer runs at once means fewer tests."
+    "Paired by seed (and sentence set) over final scores: what another training would bring. "
+    "Intervals are of Student's t, and p is of permutations. With n seeds p is at least 2 / 2^n, "
+    "0.03 for six, and the correction multiplies it by the number of tests. Where that alone "
+    "reaches 0.05, there are too few seeds to show anything. Comparing fewer runs at once means "
+    "fewer tests."
 )
 
 
