@@ -256,6 +256,11 @@ class SearchSpace(BaseConfig):
         return self.settings(pick)
 
     @property
+    def num_trials(self) -> int:
+        """Number of trials without repetitions, at most; a grid ignores the budget's."""
+        return len(self.grid()) if self.search.kind == "grid" else self.budget.num_trials
+
+    @property
     def has_choices_only(self) -> bool:
         """Whether no setting has a range, so that combinations can be listed."""
         return all(distribution.kind == "choice" for distribution in self.space.values())

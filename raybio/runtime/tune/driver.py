@@ -445,7 +445,7 @@ def _trial_resources(spec: SweepSpec, nodes: Sequence[Node]) -> TrialResources:
     compute = spec.run.compute
     return trial_resources(
         nodes,
-        spec.space.budget,
+        spec.space,
         workers=compute.num_workers,
         cpus_per_worker=compute.cpus_per_worker,
         gpus_per_worker=compute.gpus_per_worker,

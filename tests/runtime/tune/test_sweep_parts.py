@@ -16,7 +16,7 @@ from raybio.core.config import load, override_all
 from raybio.core.errors import ClusterError, ConfigError, DivergedError, MetricError, StoreError
 from raybio.core.records import read_record, write_record
 from raybio.core.search_space import Distribution, refuse_decided_settings
-from raybio.runtime.cluster.resources import Node, check_resources, fit_trials
+from raybio.runtime.cluster.resources import Node, check_resources, fit_trials, trial_resources
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.goal import Goal
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
@@ -83,6 +83,20 @@ def test_a_plan_says_how_many_trials_fit_the_cluster() -> None:
     assert found.explanation == (
         "3 trials at a time: each takes 1 CPU; 4 fit the cluster's 2 CPU + 2 CPU"
     )
+
+
+@pytest.mark.parametrize("num_weights", [3, 6])
+def test_a_grid_trains_all_of_its_combinations_at_once_if_no_number_is_given(
+    tmp_path: Path, num_weights: int
+) -> None:
+    """The budget's num_trials, which a grid ignores, was taken for their number."""
+    grid = {LAMBDA: {"choice": [number / 10 for number in range(num_weights)]}}
+    budget = {"num_trials": 4, "max_concurrent_trials": None}
+    space = space_of(tmp_path, search={"kind": "grid"}, space=grid, budget=budget)
+    found = trial_resources([Node(12)], space, workers=1)
+    assert (found.num_trials, found.cpus_per_worker) == (num_weights, 12 / num_weights)
+    drawn = space_of(tmp_path, search={"kind": "random"}, space=grid, budget=budget)
+    assert trial_resources([Node(12)], drawn, workers=1).num_trials == 4
 
 
 def test_a_trial_that_no_node_can_hold_is_refused_with_the_arithmetic() -> None:
