@@ -271,7 +271,7 @@ def _print_plan(space: SearchSpace, options: RunOptions) -> None:
         from raybio.runtime.tune.length import planned_steps
 
         trial = replace(run, config=spec.config(trials[0]))
-        print(describe_sweep_time(trial, len(planned_steps(spec)), runs))
+        print(describe_sweep_time(trial, planned_steps(spec), runs))
     print(f"compared by {space.metric}; the first trial shows whether that is evaluated")
 
 
