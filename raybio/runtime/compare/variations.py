@@ -329,6 +329,15 @@ def score_rows(variants: Sequence[Variant], results: Sequence[Result]) -> dict[s
     measures = METHODS[variants[0].spec.method].table.measures
     units_by_stage = [read_unit_scores(result.folder.unit_scores) for result in results]
     repeated = [numbers for numbers in _repetitions(variants) if len(numbers) > 1]
+
+    def mean_of(stage: str, numbers: Sequence[int]) -> SplitScores:
+        return over_repetitions(
+            [reports[number].scores[stage] for number in numbers],
+            [units_by_stage[number].get(stage, {}) for number in numbers],
+            measures,
+            [shared_draw(variants[number].value_by_path) for number in numbers],
+        )
+
     if repeated and repeated[0][0] == 0:
         # Scores without training may depend on the seed, for instance if it draws the labels.
         # Scores that do not depend on it have their row above.
@@ -336,25 +345,16 @@ def score_rows(variants: Sequence[Variant], results: Sequence[Result]) -> dict[s
             run_scores = [reports[number].scores[stage] for number in repeated[0]]
             label = untrained_label(stage, run_scores)
             if label != stage:
-                units = [units_by_stage[number].get(stage, {}) for number in repeated[0]]
-                rows[label] = over_repetitions(run_scores, units, measures)
+                rows[label] = mean_of(stage, repeated[0])
     for stage in untrained:
         for label, numbers in _other_untrained(variants, reports, stage).items():
-            run_scores = [reports[number].scores[stage] for number in numbers]
-            units = [units_by_stage[number].get(stage, {}) for number in numbers]
             if len(numbers) == 1:
-                rows[label] = run_scores[0]
+                rows[label] = reports[numbers[0]].scores[stage]
             else:
-                label = f"{label}, {len(numbers)} runs"
-                rows[label] = over_repetitions(run_scores, units, measures)
+                rows[f"{label}, {len(numbers)} runs"] = mean_of(stage, numbers)
     # The run's own repetitions come last, which plots show in the accent color.
     for numbers in reversed(repeated):
-        rows[_row_of_means([variants[number] for number in numbers])] = over_repetitions(
-            [reports[number].scores["trained"] for number in numbers],
-            [units_by_stage[number].get(TRAINED, {}) for number in numbers],
-            measures,
-            [shared_draw(variants[number].value_by_path) for number in numbers],
-        )
+        rows[_row_of_means([variants[number] for number in numbers])] = mean_of(TRAINED, numbers)
     return rows
 
 
