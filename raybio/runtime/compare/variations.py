@@ -213,7 +213,7 @@ def _written_table(variants: Sequence[Variant], results: Sequence[Result]) -> Re
     if variants[0].value_by_path:
         paths += over_steps(variants, results)
         paths += write_setting_plots(
-            scores_by_settings(variants, results), table.layout, result.folder
+            scores_by_settings(variants, results, table.rows), table.layout, result.folder
         )
     add_artifacts(result.folder, paths)
     if variants[0].spec.bucket is not None:
@@ -263,10 +263,7 @@ def compared_groups(variants: Sequence[Variant], results: Sequence[Result]) -> l
     """Return the runs of each combination of settings, this run first, named as their rows."""
     groups = []
     for numbers in _repetitions(variants):
-        repeated = [variants[number] for number in numbers]
-        label = _row_of_means(repeated)
-        if len(numbers) == 1:
-            label = _row_of_run(variants, results, numbers[0])
+        label = _row_of_group(variants, results, numbers)
         runs = [GivenRun(results[number].folder.name, results[number].folder) for number in numbers]
         groups.append(Group(label, runs))
     return groups
@@ -292,6 +289,15 @@ def _row_of_run(variants: Sequence[Variant], results: Sequence[Result], number: 
         if final is None or label not in final.scores:
             return label
     return f"{label} (this run)"
+
+
+def _row_of_group(
+    variants: Sequence[Variant], results: Sequence[Result], numbers: Sequence[int]
+) -> str:
+    """Return the label of the row of a run, or of repetitions."""
+    if len(numbers) == 1:
+        return _row_of_run(variants, results, numbers[0])
+    return _row_of_means([variants[number] for number in numbers])
 
 
 def _row_of_means(repeated: Sequence[Variant]) -> str:
@@ -415,20 +421,16 @@ def run_remarks(variants: Sequence[Variant], results: Sequence[Result]) -> list[
 
 
 def scores_by_settings(
-    variants: Sequence[Variant], results: Sequence[Result]
+    variants: Sequence[Variant], results: Sequence[Result], rows: Mapping[str, SplitScores]
 ) -> list[SettingsScores]:
-    """Return the scores of each combination of the varied settings.
+    """Return the scores of each combination of the varied settings, from ``score_rows``.
 
-    Empty if a run has no final evaluation.
+    Empty if there are no rows, since a run has no final evaluation.
     """
-    reports = [result.final for result in results if result.final is not None]
-    if len(reports) < len(results):
-        return []
     combinations = []
-    for numbers in _repetitions(variants):
-        scores = [reports[number].scores["trained"] for number in numbers]
-        own = scores[0] if len(scores) == 1 else over_repetitions(scores)
-        combinations.append(SettingsScores(variants[numbers[0]].chosen, own))
+    for numbers in _repetitions(variants) if rows else ():
+        row = rows[_row_of_group(variants, results, numbers)]
+        combinations.append(SettingsScores(variants[numbers[0]].chosen, row))
     return combinations
 
 
