@@ -127,7 +127,7 @@ class SweepLength:
                 self._is_shown = True
                 until = projection.ends(time.time())
                 at_a_time = f"{self._num_at_a_time} at a time"
-                print(f"all trials, {at_a_time}: {words} at most, until {until}", flush=True)
+                print(f"trials left, {at_a_time}: {words} at most, until {until}", flush=True)
             if estimate.is_certain and not self._is_settled:
                 self._settle(projection.is_long, words)
                 return

@@ -515,7 +515,7 @@ def test_a_sweep_of_more_than_a_day_on_cpus_is_stopped_unless_that_is_accepted(
         assert length.refusal is None
         MetricsLog(folder.metrics).append(step, {"steps_per_second": 1 / seconds_per_step})
     length.update()
-    assert capsys.readouterr().out.count("all trials, 2 at a time: ") == 1
+    assert capsys.readouterr().out.count("trials left, 2 at a time: ") == 1
     assert (length.refusal is not None) == is_refused
     assert spec.stop.exists() == is_refused
     launch = read_record(launch_path, "launch")
