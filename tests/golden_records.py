@@ -50,9 +50,8 @@ from raybio.runtime.run.metrics_log import read_reports
 from raybio.runtime.run.result import finished_result, summarize
 from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.runtime.search.build import build_index
-from raybio.runtime.tune.callback import TRIALS
 from raybio.runtime.tune.driver import sweep
-from raybio.runtime.tune.trial import ENDED, TRIAL_RECORD, SweepSpec
+from raybio.runtime.tune.trial import ENDED, TRIAL_RECORD, TRIALS, SweepSpec
 from raybio.store.store import open_store
 from raybio.store.writer import Draft
 from raybio.training.checkpoint import step_of_checkpoint

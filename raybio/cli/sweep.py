@@ -273,10 +273,10 @@ def _print_plan(space: SearchSpace, options: RunOptions) -> None:
         print(f"looking for a similar run in {runs}", flush=True)
         # Imported here, since it imports torch and is needed only with a store.
         from raybio.runtime.compare.cost import describe_sweep_time
-        from raybio.runtime.tune.length import num_trainings
+        from raybio.runtime.tune.length import planned_steps
 
         trial = replace(run, config=spec.config(trials[0]))
-        print(describe_sweep_time(trial, num_trainings(spec), runs))
+        print(describe_sweep_time(trial, planned_steps(spec), runs))
     print(f"compared by {space.metric}; the first trial shows whether that is evaluated")
 
 

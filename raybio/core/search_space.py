@@ -140,7 +140,8 @@ class Budget(BaseConfig):
     num_repeated: int = Field(
         0,
         ge=0,
-        description="best settings that are trained again with other seeds at the end; 0: none",
+        description="best settings that are trained again with other seeds at the end; 0: none; "
+        "pbt wants 0",
     )
     num_seeds: int = Field(
         3, ge=2, description="seeds per repeated setting, including the trial's own"
@@ -253,6 +254,11 @@ class SearchSpace(BaseConfig):
             return distribution.near(settings[path], rng)
 
         return self.settings(pick)
+
+    @property
+    def num_trials(self) -> int:
+        """Number of trials without repetitions, at most; a grid ignores the budget's."""
+        return len(self.grid()) if self.search.kind == "grid" else self.budget.num_trials
 
     @property
     def has_choices_only(self) -> bool:
@@ -372,6 +378,12 @@ def whole_problems(search_space: SearchSpace) -> list[str]:
         problems.append(
             "scheduler.kind: pbt changes settings during a trial, which optuna cannot learn from; "
             "want random"
+        )
+    if scheduler == "pbt" and budget.num_repeated:
+        problems.append(
+            f"budget.num_repeated: {budget.num_repeated}, with scheduler.kind pbt; want 0. Its "
+            "best trial has the weights of several settings, and cannot be trained again with "
+            "other seeds"
         )
     if SEED in search_space.paths and budget.num_repeated:
         problems.append(

@@ -434,6 +434,15 @@ def test_seeds_are_either_searched_or_repeated(tmp_path):
     assert len(load(tmp_path, space, search={"kind": "grid"}).grid()) == 4
 
 
+def test_the_best_of_a_population_cannot_be_repeated(tmp_path):
+    space = {"layers": {"choice": [2, 4]}}
+    kinds = {"scheduler": {"kind": "pbt"}, "search": {"kind": "random"}}
+    reason = "num_repeated: 2, with scheduler.kind pbt; want 0"
+    assert reason in refused(tmp_path, space, budget={"num_repeated": 2}, **kinds)
+    with pytest.raises(ConfigError, match=reason):
+        load(tmp_path, space, **kinds).with_budget(["num_repeated=2"])
+
+
 def test_the_budget_can_be_changed_and_is_checked_again(tmp_path):
     result = load(tmp_path, {"layers": {"choice": [2, 4]}})
     assert result.with_budget(["num_trials=5", "max_steps=300"]).budget.num_trials == 5

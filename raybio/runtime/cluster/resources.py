@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from raybio.core.errors import ClusterError
-from raybio.core.search_space import Budget
+from raybio.core.search_space import SearchSpace
 
 DATA_CPUS_PER_WORKER = 0.2
 """CPUs that Ray Data needs for each training worker; without them its tasks never start."""
@@ -175,14 +175,15 @@ def fit_trials(
     )
 
 
-def trial_resources(nodes: Sequence[Node], budget: Budget, **given: Any) -> TrialResources:
+def trial_resources(nodes: Sequence[Node], space: SearchSpace, **given: Any) -> TrialResources:
     """Return the resources of the trials of a sweep; see ``fit_trials``.
 
     Without ``max_concurrent_trials``, one trial per CPU runs at a time.
     """
-    if budget.max_concurrent_trials is None:
-        return fit_trials(nodes, at_most=budget.num_trials, least_cpus=1.0, **given)
-    return fit_trials(nodes, at_most=budget.max_concurrent_trials, **given)
+    at_most = space.budget.max_concurrent_trials
+    if at_most is None:
+        return fit_trials(nodes, at_most=space.num_trials, least_cpus=1.0, **given)
+    return fit_trials(nodes, at_most=at_most, **given)
 
 
 def _share(nodes: Sequence[Node], workers: int, gpus: float) -> float:

@@ -262,6 +262,7 @@ def _mean_of_untrained(group: Group, name: str) -> SplitScores:
         [run.untrained[name] for run in group.runs],
         [run.unit_scores_by_stage.get(name, {}) for run in group.runs],
         METHODS[group.runs[0].identity["method"]].table.measures,
+        group.draws,
     )
 
 

@@ -24,18 +24,20 @@ Table = list[list[str]]
 REMARK_TESTS = (
     "On the units (nodes, texts, queries) that all runs were evaluated on, at most 10,000 of a "
     "split. With three seeds on both sides: the difference with the 95 % interval of a bootstrap "
-    "over seeds and then units, and p of Student's t, corrected for all tests of the table (Holm). "
-    "With fewer seeds: the interval over units only, and no p, since it would not show what other "
-    "seeds bring. Dependent units, such as linked nodes, make intervals too narrow."
+    "over seeds and then units, and p of both errors, each with Student's t and its own degrees of "
+    "freedom (Behrens-Fisher), corrected for all tests of the table (Holm). With fewer seeds: the "
+    "interval over units only, and no p, since it would not show what other seeds bring. Dependent "
+    "units, such as linked nodes, make intervals too narrow."
 )
 
 WHY_UNTESTED = "These repeat or refine a tested split; more tests would raise every p."
 
 REMARK_SEEDS = (
-    "Paired by seed (and sentence set) over final scores: what another training would bring. With "
-    "n seeds p is at least 2 / 2^n, 0.03 for six, and the correction multiplies it by the number "
-    "of tests. Where that alone reaches 0.05, there are too few seeds to show anything. Comparing "
-    "fewer runs at once means fewer tests."
+    "Paired by seed (and sentence set) over final scores: what another training would bring. "
+    "Intervals are of Student's t, and p is of permutations. With n seeds p is at least 2 / 2^n, "
+    "0.03 for six, and the correction multiplies it by the number of tests. Where that alone "
+    "reaches 0.05, there are too few seeds to show anything. Comparing fewer runs at once means "
+    "fewer tests."
 )
 
 

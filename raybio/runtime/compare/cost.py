@@ -82,12 +82,12 @@ def describe_plan(specs: Sequence[RunSpec]) -> list[str]:
     return [*lines, *_describe_time(unfinished, left_by_name, plan)]
 
 
-def describe_sweep_time(trial: RunSpec, num_trials: int, runs: Path) -> str:
+def describe_sweep_time(trial: RunSpec, steps: Sequence[int], runs: Path) -> str:
     """Describe how long a sweep takes, estimated from a similar finished run.
 
     Args:
         trial: one of its trials.
-        num_trials: trials of the sweep, including those that repeat the best settings.
+        steps: steps of each trial, including those that repeat the best settings.
         runs: folder of runs in which a similar one is searched.
     """
     similar = _similar(trial, Placement(None, None), _finished_runs(runs))
@@ -98,11 +98,12 @@ def describe_sweep_time(trial: RunSpec, num_trials: int, runs: Path) -> str:
             "says"
         )
     cost = similar.cost
-    seconds = cost.seconds_of(trial.config.schedule.max_steps)
-    hours = hours_in_words(num_trials * seconds * cost.workers / 3600, cost.device)
+    seconds = [cost.seconds_of(num_steps) for num_steps in steps]
+    one_trial = "a trial" if len(set(steps)) == 1 else "the longest trial"
+    hours = hours_in_words(sum(seconds) * cost.workers / 3600, cost.device)
     return (
-        f"a trial takes about {in_words(seconds)}, {count_of(num_trials, 'trial')} {hours}, at the "
-        f"rate of {similar.in_words}"
+        f"{one_trial} takes about {in_words(max(seconds))}, {count_of(len(steps), 'trial')} "
+        f"{hours}, at the rate of {similar.in_words}"
     )
 
 

@@ -13,7 +13,7 @@ from raybio.evaluation.unit_scores import (
     paired_difference,
     same_units,
 )
-from raybio.ops.significance import mean_interval, paired_test
+from raybio.ops.significance import paired_test, t_mean
 from raybio.runtime.compare.run_test import RunTest, corrected, dominant_units, unit_test
 from raybio.runtime.compare.runs import GivenRun, Group
 from raybio.runtime.compare.setting_names import shared_draw
@@ -125,9 +125,10 @@ def _over_seeds(
 def _paired_seeds(
     sides: Sequence[Sequence[UnitScores]], measure: str
 ) -> tuple[int, float, float, float, float]:
-    """Return number of seeds, difference, its interval, and p."""
+    """Return number of seeds, difference, its interval (Student's t), and p of permutations."""
     first_S, second_S = (side[0].value_by_measure[measure] for side in sides)
-    interval = mean_interval(first_S - second_S, np.random.default_rng(0))
+    # A bootstrap of six seeds covers 86 % instead of 95 %.
+    interval = t_mean(first_S - second_S).difference
     test = paired_test(first_S, second_S, np.ones(len(first_S)), np.random.default_rng(0))
     return len(first_S), *interval, test.p
 

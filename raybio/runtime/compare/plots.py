@@ -71,7 +71,7 @@ def plot_scores_by_setting(
 
     Args:
         score_by_line: label -> value of the setting -> measure -> {"value", "low", "high"}, and
-            "num_runs" for repetitions.
+            for repetitions "num_runs" and, with an interval, "deviation".
         measures: measure -> its displayed name.
         path: the PNG file.
         title: above the picture.
@@ -103,11 +103,11 @@ def plot_scores_by_setting(
         for score_by_measure in scores.values()
         for score in score_by_measure.values()
     ]
-    repeated = {"num_runs" in score for score in every}
+    are_deviations = {"num_runs" in score and "deviation" not in score for score in every}
+    # Means of runs without unit scores have no interval.
     spreads = {False: "95 % bootstrap intervals", True: "mean ± standard deviation over runs"}
-    figure.suptitle(
-        f"{title}\n{'; '.join(spreads[is_mean] for is_mean in sorted(repeated))}", fontsize=10
-    )
+    shown_spreads = "; ".join(spreads[is_deviation] for is_deviation in sorted(are_deviations))
+    figure.suptitle(f"{title}\n{shown_spreads}", fontsize=10)
     panels[-1].set(xlabel=setting, xscale="log" if is_log else "linear")
     named = _apart(values, is_log)
     panels[-1].set_xticks(named, [f"{value:g}" for value in named])

@@ -30,7 +30,8 @@ class RunTest:
         measure: the score.
         num: number of units, or seeds, that both have.
         difference: one minus two.
-        low: lower end of its 95 % bootstrap interval; NaN if unknown, such as for a single unit.
+        low: lower end of its 95 % interval, of a bootstrap over units, or of Student's t over pairs
+            of seeds; NaN if unknown, such as for a single unit.
         high: upper end.
         p: two-sided, as if it were the only test; None: too few seeds to test.
         p_holm: corrected for all tests of its kind in the comparison; None before ``corrected``.

@@ -38,7 +38,8 @@ def write_setting_plots(
     """Write scores against each setting with three numbers or more, as CSV and picture.
 
     They show the last of the layout's compared splits that all runs have, with a line for each
-    combination of the other settings. Files of an earlier comparison are deleted.
+    combination of the other settings. Scores and 95 % intervals are those of the table. Files of an
+    earlier comparison are deleted.
 
     Returns:
         The paths of ``scores-by-SETTING.csv`` and ``plots/scores-by-SETTING.png``.
@@ -79,16 +80,26 @@ def _write_csv(
     setting: str,
 ) -> None:
     rows: list[tuple[object, ...]] = [
-        ("split", "label", setting, "measure", "runs", "value", "low", "high")
+        ("split", "label", setting, "measure", "runs", "value", "low", "high", "deviation")
     ]
     for line, scores_by_value in score_by_line.items():
         for value, scores in scores_by_value.items():
             for measure in layout.measures:
                 score = scores[measure]
-                ends = (score["low"], score["high"])
                 num_runs = int(score.get("num_runs", 1))
-                rows.append((split, line, shown(value), measure, num_runs, score["value"], *ends))
+                start = (split, line, shown(value), measure, num_runs, score["value"])
+                rows.append((*start, *_spread(score)))
     write_csv(path, rows)
+
+
+def _spread(score: Mapping[str, float]) -> tuple[float | None, float | None, float | None]:
+    """Return both ends of the 95 % interval, and the standard deviation over runs, if known."""
+    if "num_runs" not in score:
+        return score["low"], score["high"], None
+    if "deviation" in score:
+        return score["low"], score["high"], score["deviation"]
+    # Without unit scores, both ends are one standard deviation around the mean.
+    return None, None, score["high"] - score["value"]
 
 
 def _numeric(scores_by_settings: Sequence[SettingsScores]) -> list[str]:

@@ -213,7 +213,7 @@ def _written_table(variants: Sequence[Variant], results: Sequence[Result]) -> Re
     if variants[0].value_by_path:
         paths += over_steps(variants, results)
         paths += write_setting_plots(
-            scores_by_settings(variants, results), table.layout, result.folder
+            scores_by_settings(variants, results, table.rows), table.layout, result.folder
         )
     add_artifacts(result.folder, paths)
     if variants[0].spec.bucket is not None:
@@ -263,10 +263,7 @@ def compared_groups(variants: Sequence[Variant], results: Sequence[Result]) -> l
     """Return the runs of each combination of settings, this run first, named as their rows."""
     groups = []
     for numbers in _repetitions(variants):
-        repeated = [variants[number] for number in numbers]
-        label = _row_of_means(repeated)
-        if len(numbers) == 1:
-            label = _row_of_run(variants, results, numbers[0])
+        label = _row_of_group(variants, results, numbers)
         runs = [GivenRun(results[number].folder.name, results[number].folder) for number in numbers]
         groups.append(Group(label, runs))
     return groups
@@ -292,6 +289,15 @@ def _row_of_run(variants: Sequence[Variant], results: Sequence[Result], number: 
         if final is None or label not in final.scores:
             return label
     return f"{label} (this run)"
+
+
+def _row_of_group(
+    variants: Sequence[Variant], results: Sequence[Result], numbers: Sequence[int]
+) -> str:
+    """Return the label of the row of a run, or of repetitions."""
+    if len(numbers) == 1:
+        return _row_of_run(variants, results, numbers[0])
+    return _row_of_means([variants[number] for number in numbers])
 
 
 def _row_of_means(repeated: Sequence[Variant]) -> str:
@@ -329,6 +335,15 @@ def score_rows(variants: Sequence[Variant], results: Sequence[Result]) -> dict[s
     measures = METHODS[variants[0].spec.method].table.measures
     units_by_stage = [read_unit_scores(result.folder.unit_scores) for result in results]
     repeated = [numbers for numbers in _repetitions(variants) if len(numbers) > 1]
+
+    def mean_of(stage: str, numbers: Sequence[int]) -> SplitScores:
+        return over_repetitions(
+            [reports[number].scores[stage] for number in numbers],
+            [units_by_stage[number].get(stage, {}) for number in numbers],
+            measures,
+            [shared_draw(variants[number].value_by_path) for number in numbers],
+        )
+
     if repeated and repeated[0][0] == 0:
         # Scores without training may depend on the seed, for instance if it draws the labels.
         # Scores that do not depend on it have their row above.
@@ -336,25 +351,16 @@ def score_rows(variants: Sequence[Variant], results: Sequence[Result]) -> dict[s
             run_scores = [reports[number].scores[stage] for number in repeated[0]]
             label = untrained_label(stage, run_scores)
             if label != stage:
-                units = [units_by_stage[number].get(stage, {}) for number in repeated[0]]
-                rows[label] = over_repetitions(run_scores, units, measures)
+                rows[label] = mean_of(stage, repeated[0])
     for stage in untrained:
         for label, numbers in _other_untrained(variants, reports, stage).items():
-            run_scores = [reports[number].scores[stage] for number in numbers]
-            units = [units_by_stage[number].get(stage, {}) for number in numbers]
             if len(numbers) == 1:
-                rows[label] = run_scores[0]
+                rows[label] = reports[numbers[0]].scores[stage]
             else:
-                label = f"{label}, {len(numbers)} runs"
-                rows[label] = over_repetitions(run_scores, units, measures)
+                rows[f"{label}, {len(numbers)} runs"] = mean_of(stage, numbers)
     # The run's own repetitions come last, which plots show in the accent color.
     for numbers in reversed(repeated):
-        rows[_row_of_means([variants[number] for number in numbers])] = over_repetitions(
-            [reports[number].scores["trained"] for number in numbers],
-            [units_by_stage[number].get(TRAINED, {}) for number in numbers],
-            measures,
-            [shared_draw(variants[number].value_by_path) for number in numbers],
-        )
+        rows[_row_of_means([variants[number] for number in numbers])] = mean_of(TRAINED, numbers)
     return rows
 
 
@@ -415,20 +421,16 @@ def run_remarks(variants: Sequence[Variant], results: Sequence[Result]) -> list[
 
 
 def scores_by_settings(
-    variants: Sequence[Variant], results: Sequence[Result]
+    variants: Sequence[Variant], results: Sequence[Result], rows: Mapping[str, SplitScores]
 ) -> list[SettingsScores]:
-    """Return the scores of each combination of the varied settings.
+    """Return the scores of each combination of the varied settings, from ``score_rows``.
 
-    Empty if a run has no final evaluation.
+    Empty if there are no rows, since a run has no final evaluation.
     """
-    reports = [result.final for result in results if result.final is not None]
-    if len(reports) < len(results):
-        return []
     combinations = []
-    for numbers in _repetitions(variants):
-        scores = [reports[number].scores["trained"] for number in numbers]
-        own = scores[0] if len(scores) == 1 else over_repetitions(scores)
-        combinations.append(SettingsScores(variants[numbers[0]].chosen, own))
+    for numbers in _repetitions(variants) if rows else ():
+        row = rows[_row_of_group(variants, results, numbers)]
+        combinations.append(SettingsScores(variants[numbers[0]].chosen, row))
     return combinations
 
 

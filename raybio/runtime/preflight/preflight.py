@@ -18,7 +18,6 @@ from raybio.core.cache import cache_folder
 from raybio.core.errors import ClusterError, ConfigError, RaybioError, first_line
 from raybio.core.location import BucketPath, Location, absolute
 from raybio.core.search_space import (
-    Budget,
     SearchSpace,
     base_values_outside,
     refuse_decided_settings,
@@ -32,7 +31,7 @@ from raybio.runtime.cluster.connection import (
     local_node,
     started,
 )
-from raybio.runtime.cluster.resources import Node, check_resources, trial_resources
+from raybio.runtime.cluster.resources import Node, check_resources, fit_trials, trial_resources
 from raybio.runtime.preflight import nodes, this_machine
 from raybio.runtime.preflight.buckets import bucket_problem
 from raybio.runtime.preflight.drivers import look_at_driver
@@ -298,16 +297,16 @@ def _fits(intent: Intent, plan: _Plan, nodes: Sequence[Node]) -> Iterator[Findin
     """Check that a training, or at least one trial, fits these nodes."""
     compute = plan.compute
     if intent.space is not None:
-        # If the space cannot be read, the number of trials is unknown; check that at least one
-        # fits.
-        budget = Budget(max_concurrent_trials=1) if plan.space is None else plan.space.budget
-        resources = trial_resources(
-            nodes,
-            budget,
-            workers=compute.num_workers,
-            cpus_per_worker=compute.cpus_per_worker,
-            gpus_per_worker=compute.gpus_per_worker,
-        )
+        given: dict[str, Any] = {
+            "workers": compute.num_workers,
+            "cpus_per_worker": compute.cpus_per_worker,
+            "gpus_per_worker": compute.gpus_per_worker,
+        }
+        if plan.space is None:
+            # The space cannot be read, so the number of trials is unknown.
+            resources = fit_trials(nodes, at_most=1, **given)
+        else:
+            resources = trial_resources(nodes, plan.space, **given)
         yield Finding("resources", OK, resources.explanation)
         return
     reserved = check_resources(compute.num_workers, compute.cpus_per_worker, nodes, compute.use_gpu)

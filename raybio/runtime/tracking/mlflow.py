@@ -147,7 +147,7 @@ def tags_of(
 
 
 def describe(client: Any, run_id: str, config: dict[str, Any], data_digest: str) -> None:
-    """Send the run's settings, as parameters and as ``config.json``, and the digest of its store.
+    """Send the run's settings as parameters, and the digest of its store.
 
     Existing parameters of the run are kept, since MLflow does not let them change. An interrupted
     attempt may have sent them, and the next start may have another budget.
@@ -161,7 +161,6 @@ def describe(client: Any, run_id: str, config: dict[str, Any], data_digest: str)
         client.log_batch(
             run_id, params=[Param(name, str(value)[:MAX_PARAM_LETTERS]) for name, value in part]
         )
-    client.log_dict(run_id, config, "config.json")
     dataset = Dataset(
         name="store", digest=data_digest[:36], source_type="raybio", source=data_digest
     )

@@ -45,6 +45,9 @@ SLOWEST_BYTES_PER_SECOND = 100_000
 WARN_SECONDS = 60.0
 MAX_TAG_LETTERS = 5000
 
+ERROR = "error"
+"""Tag of a trial that failed: why."""
+
 _DATABASE_ERROR = re.compile(r"\((?:sqlite3|psycopg2?\.errors)\.\w+\) ")
 
 _log = logging.getLogger(__name__)
@@ -417,6 +420,9 @@ class Tracker:
             tags["ended"] = self._reason
         for name, text in tags.items():
             self._client.set_tag(self.run_id, name, text[:MAX_TAG_LETTERS])
+        if ERROR not in tags and ERROR in self._client.get_run(self.run_id).data.tags:
+            # An earlier attempt failed, and this one did not.
+            self._client.delete_tag(self.run_id, ERROR)
         mlflow_run.log_reports(
             self._client,
             str(self.run_id),

@@ -41,8 +41,9 @@ def write_offline_run(folder: RunFolder, out: Path, project: str) -> int:
         run = wandb.init(
             project=project,
             name=folder.name,
-            # A fixed id, so that a repeated upload replaces the run on the server.
-            id=folder.name,
+            # A fixed id, so that a repeated upload replaces the run on the server, and no other run
+            # of that name does.
+            id=_id_of(folder),
             dir=str(path),
             mode="offline",
             config=config,
@@ -54,3 +55,8 @@ def write_offline_run(folder: RunFolder, out: Path, project: str) -> int:
             num_values += len(report["metrics"])
         run.finish()
     return num_values
+
+
+def _id_of(folder: RunFolder) -> str:
+    """Return the run's unique key; its name if it has none."""
+    return str((folder.read_identity() or {}).get("key", folder.name))

@@ -20,7 +20,7 @@ from raybio.runtime.run.metrics_log import MetricsLog, read_reports
 from raybio.runtime.run.notices import WarningPrinter
 from raybio.runtime.run.open_run import versions_with_this_start
 from raybio.runtime.spool.lease import check_key
-from raybio.runtime.tracking.tracker import Tracker, wait_for_all
+from raybio.runtime.tracking.tracker import ERROR, Tracker, wait_for_all
 from raybio.runtime.tune.leaderboard import records
 from raybio.runtime.tune.run_trial import BEST_VALUE
 from raybio.runtime.tune.search import TRIAL
@@ -32,8 +32,10 @@ from raybio.runtime.tune.trial import (
     REPLACED,
     STOPPED,
     TRIAL_RECORD,
+    TRIALS,
     SweepSpec,
     Trial,
+    earlier_trials,
     has_ended,
     new_trial_record,
     settings_text,
@@ -43,9 +45,6 @@ from raybio.store.bucket import BucketFolder
 from raybio.training.checkpoint import delete_all_but_newest
 from raybio.training.remote_checkpoints import delete_all_but_newest_in
 from raybio.training.settings import COMPLETE
-
-TRIALS = "trials.json"
-"""File with the sweep's trials in the order of their start, from which a resumed sweep begins."""
 
 MAX_REASON_LETTERS = 300
 
@@ -58,12 +57,6 @@ MLFLOW_STATUS = {
     FAILED: "FAILED",
     INTERRUPTED: "KILLED",
 }
-
-
-def earlier_trials(sweep: Path) -> list[Trial]:
-    """Return the trials of the sweep's earlier starts in order; for a population, its members."""
-    content = read_record(sweep / TRIALS, "trials") or {"trials": []}
-    return [Trial(**fields) for fields in content["trials"]]
 
 
 class TrialCallback(Callback):
@@ -324,7 +317,7 @@ def _tags_and_metrics(
         tags["checkpoint"] = str(newest if bucket is None else bucket / "checkpoints" / newest.name)
     failure = read_record(folder.failure, "failure")
     if failure is not None:
-        tags["error"] = failure["message"]
+        tags[ERROR] = failure["message"]
     return tags, metrics
 
 

@@ -69,7 +69,7 @@ from raybio.runtime.run.precision import show_decision, worker_processors
 from raybio.runtime.run.worker_group import wait_for_workers
 from raybio.runtime.spool import spool
 from raybio.runtime.tracking.tracker import Tracker, how_to_show, tracking_uri
-from raybio.runtime.tune.callback import TrialCallback, earlier_trials
+from raybio.runtime.tune.callback import TrialCallback
 from raybio.runtime.tune.leaderboard import RankedSettings, TrialRecord, repetitions, write_results
 from raybio.runtime.tune.length import SweepLength
 from raybio.runtime.tune.plan import planned
@@ -84,6 +84,8 @@ from raybio.runtime.tune.trial import (
     TRIAL_RECORD,
     SweepSpec,
     Trial,
+    earlier_trials,
+    first_trials,
     has_ended,
     new_trial_record,
     status_of,
@@ -433,12 +435,13 @@ def _cluster_failures(folder: RunFolder) -> list[Path]:
 def _is_complete(spec: SweepSpec) -> bool:
     """Return whether all trials that the budget wants have ended."""
     space = spec.space
-    known = earlier_trials(spec.path)
-    first = [trial for trial in known if set(trial.settings) <= space.paths]
+    first = first_trials(spec)
     # There are fewer trials than in the budget if the space is exhausted.
-    num_wanted = len(planned(space, spec.check))
-    if len(first) < num_wanted or not all(has_ended(spec.folder(trial)) for trial in known):
+    if len(first) < len(planned(space, spec.check)):
         return False
+    if not all(has_ended(spec.folder(trial)) for trial in first):
+        return False
+    # Other repetitions, of settings that are no longer the best, may stay interrupted.
     return all(has_ended(spec.folder(trial)) for trial in repetitions(spec))
 
 
@@ -499,7 +502,7 @@ def _trial_resources(spec: SweepSpec, nodes: Sequence[Node]) -> TrialResources:
     compute = spec.run.compute
     return trial_resources(
         nodes,
-        spec.space.budget,
+        spec.space,
         workers=compute.num_workers,
         cpus_per_worker=compute.cpus_per_worker,
         gpus_per_worker=compute.gpus_per_worker,
@@ -528,11 +531,7 @@ class _Work(threading.Thread):
         try:
             folder = self.callback.folder
             shutil.rmtree(folder.ray, ignore_errors=True)
-            known = self.spec.space.paths
-            earlier = [
-                trial for trial in earlier_trials(folder.path) if set(trial.settings) <= known
-            ]
-            search = tune_config(self.spec, earlier, self.max_concurrent)
+            search = tune_config(self.spec, first_trials(self.spec), self.max_concurrent)
             if search is not None:
                 self._fit(*search)
             if self.signals.caught or self.callback.too_long or self.spec.stop.exists():

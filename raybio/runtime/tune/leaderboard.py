@@ -17,7 +17,15 @@ from raybio.evaluation.unit_scores import MIN_SEEDS
 from raybio.ops.significance import DifferenceTest, t_mean, welch_test
 from raybio.runtime.run.folder import LAUNCH, RunFolder
 from raybio.runtime.run.metrics_log import read_reports
-from raybio.runtime.tune.trial import FAILED, TRIAL_RECORD, SweepSpec, Trial, status_of
+from raybio.runtime.tune.trial import (
+    FAILED,
+    FINISHED,
+    STOPPED,
+    TRIAL_RECORD,
+    SweepSpec,
+    Trial,
+    status_of,
+)
 from raybio.training.loop import changeable_settings
 from raybio.training.settings import TrainingConfig
 
@@ -59,7 +67,7 @@ class RankedSettings:
 
     Attributes:
         settings: settings that the trials share.
-        trials: those with an evaluation, the sweep's own seed first.
+        trials: the seeds that are compared (``_compared``), the sweep's own first.
         best_step: the evaluated step with the best mean over the trials.
         mean: mean of the metric at that step.
         low: lower end of its 95 % interval over seeds (Student's t); None for one seed. It does not
@@ -141,12 +149,13 @@ def repetitions(spec: SweepSpec) -> list[Trial]:
     """Return the best settings with other seeds, as many as the budget requires.
 
     Only the first seed decides which settings are repeated. With a larger budget, better settings
-    may therefore be found than those that were repeated before.
+    may therefore be found than those that were repeated before. Settings whose first seed was
+    stopped early come last: it lacks the steps at which the other seeds are compared.
     """
     budget = spec.space.budget
     own_seed = spec.run.config.seed
     best: list[Settings] = []
-    for trial in records(spec):
+    for trial in sorted(records(spec), key=lambda trial: trial.status != FINISHED):
         is_first_seed = trial.settings.get(SEED, own_seed) == own_seed
         settings = _without_seed(trial.settings)
         if _is_ranked(trial) and is_first_seed and not trial.branch and settings not in best:
@@ -171,6 +180,19 @@ def _without_seed(settings: Settings) -> Settings:
     return {path: value for path, value in settings.items() if path != SEED}
 
 
+def _compared(trials: list[TrialRecord]) -> list[TrialRecord]:
+    """Return the finished seeds of settings; if there are none, the stopped ones, or else all.
+
+    Only steps that all compared seeds have count. A seed that ended early would exclude the steps
+    at which the others are best.
+    """
+    for status in (FINISHED, STOPPED):
+        ended = [trial for trial in trials if trial.status == status]
+        if ended:
+            return ended
+    return trials
+
+
 def _ranked(spec: SweepSpec, trials: list[TrialRecord]) -> RankedSettings:
     own_seed = spec.run.config.seed
 
@@ -178,11 +200,11 @@ def _ranked(spec: SweepSpec, trials: list[TrialRecord]) -> RankedSettings:
         seed = trial.settings.get(SEED, own_seed)
         return seed != own_seed, seed
 
-    # Trials that were stopped early lack later steps, so only common steps are compared. A seed
+    # Seeds that were stopped early lack later steps, so only common steps are compared. A seed
     # that was stopped before the first common step is excluded.
     compared: list[TrialRecord] = []
     steps: set[int] = set()
-    for trial in sorted(trials, key=own_seed_first):
+    for trial in sorted(_compared(trials), key=own_seed_first):
         defined = {step for step, _ in trial.values}
         shared = steps & defined if compared else defined
         if shared:

@@ -1,28 +1,76 @@
 """Length of a sweep, projected from the first steps of its trials, before days have passed."""
 
-import math
 import time
 
 from raybio.core.records import read_recomputable, read_record, write_record
 from raybio.runtime.run.duration import DurationEstimate
-from raybio.runtime.run.folder import LAUNCH
-from raybio.runtime.run.metrics_log import MetricsTail
+from raybio.runtime.run.folder import LAUNCH, RunFolder
+from raybio.runtime.run.metrics_log import MetricsTail, read_reports
+from raybio.runtime.tune.leaderboard import repetitions
 from raybio.runtime.tune.plan import planned
-from raybio.runtime.tune.trial import ENDED, SweepSpec
+from raybio.runtime.tune.trial import ENDED, SweepSpec, first_trials, has_ended
 
 
-def num_trainings(spec: SweepSpec) -> int:
-    """Return the number of trials of a sweep, including those that repeat the best settings."""
-    space = spec.space
-    num_trials = len(planned(space, spec.check))
-    num_repeated = min(space.budget.num_repeated, num_trials)
-    return num_trials + num_repeated * (space.budget.num_seeds - 1)
+def planned_steps(spec: SweepSpec) -> list[int]:
+    """Return the steps of each training of a whole sweep, if none is stopped early.
+
+    Trainings that repeat the best settings come last. Each has as many steps as the longest trial.
+    """
+    steps = _steps_of_trials(spec)
+    return [*steps, *_steps_of_repetitions(spec, steps)]
+
+
+def steps_left(spec: SweepSpec) -> list[int]:
+    """Return the steps that are left of each training that has not ended, at most.
+
+    While any other trial is left, each repetition of the best settings counts in full: the trial
+    may become one of the best.
+    """
+    first = first_trials(spec)
+    unfinished = [trial for trial in first if not has_ended(spec.folder(trial))]
+    steps = _steps_of_trials(spec)
+    new = steps[len(first) :]
+    if unfinished or new:
+        new += _steps_of_repetitions(spec, steps)
+    else:
+        unfinished = [trial for trial in repetitions(spec) if not has_ended(spec.folder(trial))]
+    left = []
+    for trial in unfinished:
+        num_steps = spec.config(trial.settings).schedule.max_steps
+        left.append(max(num_steps - _last_step(spec.folder(trial)), 0))
+    return [*left, *new]
+
+
+def _steps_of_trials(spec: SweepSpec) -> list[int]:
+    settings_by_trial = planned(spec.space, spec.check)
+    return [spec.config(settings).schedule.max_steps for settings in settings_by_trial]
+
+
+def _steps_of_repetitions(spec: SweepSpec, steps_of_trials: list[int]) -> list[int]:
+    budget = spec.space.budget
+    num_repeated = min(budget.num_repeated, len(steps_of_trials))
+    return num_repeated * (budget.num_seeds - 1) * [max(steps_of_trials)]
+
+
+def _last_step(folder: RunFolder) -> int:
+    """Return the step of a trial's last report; 0 before the first."""
+    reports = read_reports(folder.metrics)
+    return int(reports[-1]["step"]) if reports else 0
+
+
+def _steps_in_a_row(steps: list[int], num_at_a_time: int) -> int:
+    """Return the steps until the last training ends, where each begins as soon as there is room."""
+    ends = num_at_a_time * [0]
+    for num_steps in steps:
+        first = ends.index(min(ends))
+        ends[first] += num_steps
+    return max(ends)
 
 
 class SweepLength:
     """Estimates how long a sweep takes, and refuses one of more than a day on CPUs.
 
-    The estimate assumes that no trial is stopped early.
+    The estimate is of the trials that have not ended, and assumes that none is stopped early.
 
     Attributes:
         refusal: why the sweep is stopped because of its length; None if it is not.
@@ -37,12 +85,12 @@ class SweepLength:
         """
         self.refusal: str | None = None
         self._spec = spec
-        self._num_at_a_time = min(num_at_a_time, num_trainings(spec))
-        max_steps = spec.space.budget.max_steps
-        self._num_steps = math.ceil(num_trainings(spec) / num_at_a_time) * max_steps
+        steps = steps_left(spec)
+        self._num_at_a_time = max(min(num_at_a_time, len(steps)), 1)
+        self._num_steps = _steps_in_a_row(steps, self._num_at_a_time)
         # Sum over all trials, so that a resume with fewer trials at a time does not count as
         # longer.
-        self._num_all_steps = num_trainings(spec) * max_steps
+        self._num_all_steps = sum(steps)
         launch = read_record(spec.path / LAUNCH, "launch") or {}
         self._is_settled = bool(
             spec.run.accepts_long_run
@@ -54,10 +102,12 @@ class SweepLength:
         trials = (path.name for path in (spec.path / "trials").glob("*/"))
         self._seen = {name for name in trials if self._has_ended(name)}
         self._follow_new_trials()
-        for tail, estimate in self._followed.values():
+        for name, (tail, _) in self._followed.items():
             # For trials of an earlier start, measure only new reports.
             tail.read()
-            estimate.restart(max(tail.last[0], 0))
+            last_step = max(tail.last[0], 0)
+            estimate = DurationEstimate(self._num_steps + last_step, from_step=last_step)
+            self._followed[name] = (tail, estimate)
 
     def update(self) -> None:
         """Read new reports; stop all trials if the sweep is too long."""
@@ -77,7 +127,7 @@ class SweepLength:
                 self._is_shown = True
                 until = projection.ends(time.time())
                 at_a_time = f"{self._num_at_a_time} at a time"
-                print(f"all trials, {at_a_time}: {words} at most, until {until}", flush=True)
+                print(f"trials left, {at_a_time}: {words} at most, until {until}", flush=True)
             if estimate.is_certain and not self._is_settled:
                 self._settle(projection.is_long, words)
                 return
@@ -99,7 +149,7 @@ class SweepLength:
         self._is_settled = True
         if not is_long:
             # Record these steps as accepted: a resume on a busier machine must not be refused, but
-            # a sweep with more trials may be.
+            # a sweep with more left may be.
             path = self._spec.path / LAUNCH
             launch = read_recomputable(path, "launch")
             if launch is not None:

@@ -21,6 +21,9 @@ from raybio.training.settings import TrainingConfig
 TRIAL_RECORD = "trial.json"
 """File with the trial's settings, and the seconds of training summed over its workers."""
 
+TRIALS = "trials.json"
+"""File with the sweep's trials in the order of their start, from which a resumed sweep begins."""
+
 ENDED = "ended.json"
 """File with the final status of the trial, written by the driver."""
 
@@ -196,6 +199,17 @@ class SweepSpec:
         if trial.branch:
             name += f"-{trial.branch}"
         return RunFolder(self.path / "trials", name)
+
+
+def earlier_trials(sweep: Path) -> list[Trial]:
+    """Return the trials of the sweep's earlier starts in order; for a population, its members."""
+    content = read_record(sweep / TRIALS, "trials") or {"trials": []}
+    return [Trial(**fields) for fields in content["trials"]]
+
+
+def first_trials(spec: SweepSpec) -> list[Trial]:
+    """Return the earlier trials without those that repeat others with another seed."""
+    return [trial for trial in earlier_trials(spec.path) if set(trial.settings) <= spec.space.paths]
 
 
 def new_trial_record(trial: Trial) -> dict[str, Any]:

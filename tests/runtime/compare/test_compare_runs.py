@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from raybio.cli.compare import compare
 from raybio.core.config import override, override_all
@@ -282,6 +283,12 @@ def test_seeds_of_the_same_settings_are_one_group_and_are_paired_by_seed(tmp_pat
         assert test.p == pytest.approx(
             2 / 2**num, abs=0.002
         )  # all signs alike: the smallest that they can give
+        first, second = (
+            [run.scores[test.split][test.measure]["value"] for run in group.runs]
+            for group in found.groups
+        )
+        interval = stats.ttest_rel(first, second).confidence_interval()
+        assert (test.low, test.high) == pytest.approx((interval.low, interval.high))
     metric, step, *cells = next(row for row in evaluations_table(found) if row[0] == "val/link_mrr")
     assert (step, cells) == ("10", ["0.22 ± 0.014", "0.52 ± 0.014"])
     report = (write_comparison(found, tmp_path / "out")[0]).read_text()

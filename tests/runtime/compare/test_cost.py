@@ -13,7 +13,7 @@ from raybio.core.config import override_all
 from raybio.core.location import BucketPath
 from raybio.core.records import write_record
 from raybio.runtime.cluster.resources import Node
-from raybio.runtime.compare.cost import cost_in_words, describe_plan
+from raybio.runtime.compare.cost import cost_in_words, describe_plan, describe_sweep_time
 from raybio.runtime.compare.variations import Variation, plan_of
 from raybio.runtime.run import parallel
 from raybio.runtime.run.cost import RunCost, cost_of
@@ -163,6 +163,18 @@ def test_a_plan_lists_runs_and_their_time_by_the_most_similar_finished_run(
     lines = plan_of([(spec, variations), (replace(spec, config=wider, name="wider"), [])])
     assert "11 of them take about 11 hours, 22 CPU-worker-hours" in lines[15]
     assert "is similar to 1 of them" in lines[16]
+
+
+def test_the_time_of_a_sweep_is_that_of_all_of_its_trials(spec: RunSpec) -> None:
+    finish(spec, training=3600, final=360)
+    assert describe_sweep_time(spec, [100, 100], spec.runs) == (
+        "a trial takes about 66 minutes, 2 trials 2.2 CPU-worker-hours, at the rate of table (cpu)"
+    )
+    # A sweep over the number of steps.
+    assert describe_sweep_time(spec, [100, 200, 300], spec.runs) == (
+        "the longest trial takes about 3.1 hours, 3 trials 6.3 CPU-worker-hours, at the rate of "
+        "table (cpu)"
+    )
 
 
 def test_the_runs_of_a_papers_table_are_one_plan_with_its_cost(

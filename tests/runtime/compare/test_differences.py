@@ -258,7 +258,10 @@ def test_runs_on_several_sentence_sets_are_draws_of_sets(tmp_path: Path, num_set
     for number, one in enumerate(variants):
         config = one.spec.config
         level = 0.1 * config.plan.sentence_set + 0.2 * (config.cloze.mask_ratio == 0.1)
+        # The encoder before training depends on the draw, and not on the mask ratio.
+        draw = 3 * config.plan.sentence_set + config.seed
         values = {
+            "initial": HARDNESS - 0.4 + 0.1 * config.plan.sentence_set + 0.01 * NOISE[draw],
             "character 2-4-grams": HARDNESS - 0.1,
             "trained": HARDNESS + level + 0.01 * NOISE[number],
         }
@@ -272,6 +275,9 @@ def test_runs_on_several_sentence_sets_are_draws_of_sets(tmp_path: Path, num_set
     assert (score["num_runs"], score["num_draws"]) == (3 * num_sets, num_sets)
     compared = compare_runs(given_runs(["*"], first.runs))
     assert compared.rows[f"first ({3 * num_sets} runs)"]["full"]["acc_at_10"] == score
+    for rows in (table.rows, compared.rows):
+        initial = rows[f"initial, {3 * num_sets} runs"]["full"]["acc_at_10"]
+        assert (initial["num_runs"], initial["num_draws"]) == (3 * num_sets, num_sets)
     assert not compared.by_seed  # nine runs are three draws
     tests = [*table.tests, *compared.tests]
     if num_sets == 2:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.image import imread
@@ -20,6 +21,7 @@ from raybio.runtime.compare.variations import (
     Variant,
     Variation,
     compare,
+    score_rows,
     scores_by_settings,
     variants_of,
 )
@@ -27,6 +29,7 @@ from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.result import Result
 from raybio.runtime.run.spec import RunSpec
 from tests.methods.conformance_cases import tiny_config
+from tests.runtime.compare.test_differences import UNITS, store_run
 
 ENTRY = METHODS["relation_finetune"]
 PROXIES = Variation("objective.num_proxies", (4, 0))
@@ -65,7 +68,9 @@ def written(
         )
     results[0].folder.make()
     paths = write_setting_plots(
-        scores_by_settings(variants, results), ENTRY.table, results[0].folder
+        scores_by_settings(variants, results, score_rows(variants, results)),
+        ENTRY.table,
+        results[0].folder,
     )
     assert all(path.exists() for path in paths)
     tables = {}
@@ -94,11 +99,12 @@ def test_a_setting_with_three_numbers_is_shown_in_their_order_with_the_spread_of
         "value",
         "low",
         "high",
+        "deviation",
     ]
     assert table[1::4] == [
-        ["test", "", "0", "f1", "1", "0.0", "-0.25", "0.25"],
-        ["test", "", "1", "f1", "1", "0.25", "0.0", "0.5"],
-        ["test", "", "4", "f1", "1", "1.0", "0.75", "1.25"],
+        ["test", "", "0", "f1", "1", "0.0", "-0.25", "0.25", ""],
+        ["test", "", "1", "f1", "1", "0.25", "0.0", "0.5", ""],
+        ["test", "", "4", "f1", "1", "1.0", "0.75", "1.25", ""],
     ]
     assert [row[3] for row in table[1:5]] == list(ENTRY.table.measures)
 
@@ -121,11 +127,35 @@ def test_each_combination_of_the_others_is_a_line_and_repetitions_are_its_points
         [f"kind = {kind}", num] for kind in ("mccl", "supcon") for num in "014"
     ]
     assert {row[4] for row in rows} == {"2"}
-    assert [[round(float(number), 4) for number in row[5:]] for row in rows] == [
-        [mean, round(mean - 0.5**1.5, 4), round(mean + 0.5**1.5, 4)]
-        for mean in (0.25, 1.25)
-        for _ in range(3)
-    ]
+    # Without scores of units there are no intervals.
+    assert {(row[6], row[7]) for row in rows} == {("", "")}
+    assert [float(row[5]) for row in rows] == 3 * [0.25] + 3 * [1.25]
+    assert [float(row[8]) for row in rows] == pytest.approx(6 * [0.5**1.5])
+
+
+def test_points_of_repetitions_have_the_intervals_of_the_table(tmp_path: Path) -> None:
+    variants = tiny_variants(tmp_path, PROXIES, Variation("seed", (1, 2)))
+    rng = np.random.default_rng(0)
+    results = []
+    for variant in variants:
+        values = rng.uniform(0.2, 0.8, len(UNITS))
+        folder = RunFolder(tmp_path, variant.spec.name)
+        config = variant.spec.config
+        stages = {"trained": values}
+        results.append(
+            store_run(folder, config, stages, splits=("test",), method="relation_finetune")
+        )
+    rows = score_rows(variants, results)
+    scores = scores_by_settings(variants, results, rows)
+    table, _ = write_setting_plots(scores, ENTRY.table, results[0].folder)
+    with table.open(newline="") as file:
+        points = [row for row in csv.DictReader(file) if row["measure"] == "f1"]
+    assert len(points) == 3
+    for point in points:
+        of_table = rows[f"num_proxies = {point['objective.num_proxies']}, 3 runs"]["test"]["f1"]
+        for name in ("value", "low", "high", "deviation"):
+            assert float(point[name]) == pytest.approx(of_table[name])
+        assert of_table["high"] - of_table["value"] != pytest.approx(of_table["deviation"])
 
 
 def test_each_of_two_numeric_settings_is_shown_with_a_line_for_each_value_of_the_other(
@@ -191,7 +221,7 @@ def test_runs_without_a_final_evaluation_have_no_picture(tmp_path: Path) -> None
         )
         for _ in variants
     ]
-    assert scores_by_settings(variants, results) == []
+    assert scores_by_settings(variants, results, score_rows(variants, results)) == []
     assert write_setting_plots([], ENTRY.table, results[0].folder) == []
 
 

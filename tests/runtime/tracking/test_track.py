@@ -121,7 +121,9 @@ def test_a_run_has_settings_tags_data_metrics_artifacts_and_its_true_status(
     logged = {name for name in run.data.metrics if name.startswith("rival/")}
     assert logged == {"rival/common neighbors/val/lrap"}
     names = {file.path for file in client.list_artifacts(tracker.run_id)}
-    assert {"config.yaml", "config.json", "export"} <= names
+    # config.yaml has the settings of the last start. A second file would keep those of the first.
+    assert {"config.yaml", "export"} <= names
+    assert "config.json" not in names
     assert "MLFLOW_RUN_ID" not in os.environ
     table = folder.path / "table.md"
     table.write_text("| a |")
@@ -162,6 +164,21 @@ def test_a_resumed_run_keeps_its_id_and_no_step_is_logged_twice(
     assert second.run_id == first.run_id
     assert history(uri, first.run_id, "loss") == [(step, float(step)) for step in range(1, 16)]
     assert MlflowClient(uri).get_run(first.run_id).info.status == "FINISHED"
+
+
+def test_a_trial_that_finished_after_a_failure_has_no_error_in_mlflow(
+    folder: RunFolder, uri: str
+) -> None:
+    from mlflow import MlflowClient
+
+    for tags, status in (({"error": "no memory"}, "FAILED"), ({"best_step": "3"}, "FINISHED")):
+        tracker = new_tracker(folder, uri)
+        tracker.start()
+        tracker.note(tags, {})
+        tracker.finish(status, status.lower())
+        run = MlflowClient(uri).get_run(tracker.run_id)
+        assert run.info.status == status
+        assert run.data.tags.get("error") == tags.get("error")
 
 
 def test_an_evaluation_that_a_stop_left_to_the_next_start_is_forwarded(

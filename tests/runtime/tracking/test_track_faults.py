@@ -118,7 +118,7 @@ def test_children_of_a_server_that_stays_away_end_in_time_and_are_sent_by_the_ne
         ("losing", "runs/create"),
         ("losing", "runs/log-batch"),
         ("losing", "runs/update"),
-        ("failing", "config.json"),
+        ("failing", "config.yaml"),
         ("failing", "runs/log-inputs"),
     ],
 )
@@ -154,7 +154,9 @@ def test_a_run_that_a_slow_server_made_after_it_was_given_up_is_deleted(
     sweep.check(way.address, last=3)
 
 
-@pytest.mark.parametrize(("how", "path"), [("losing", "runs/create"), ("failing", "config.json")])
+@pytest.mark.parametrize(
+    ("how", "path"), [("losing", "runs/create"), ("failing", "runs/log-inputs")]
+)
 def test_a_run_half_made_when_the_driver_was_killed_is_found_and_completed_by_the_next_start(
     way: Way, tmp_path: Path, how: str, path: str
 ) -> None:
@@ -176,8 +178,8 @@ def test_a_run_half_described_when_the_driver_was_killed_resumes_with_another_bu
     sweep = TrackedSweep(tmp_path, way.address, num_children=0)
     sweep.track()
     sweep.parent.config = {"seed": 7, "budget": {"num_trials": 12}}
-    way.failing = "config.json"
-    with pytest.raises(Exception, match="config.json"):
+    way.failing = "runs/log-inputs"
+    with pytest.raises(Exception, match="runs/log-inputs"):
         sweep.parent._open()  # its parameters are there; and then the process is gone
     sweep.track()
     sweep.parent.config = {"seed": 7, "budget": {"num_trials": 20}, "more": 1}

@@ -2,7 +2,9 @@
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +12,7 @@ from raybio.core.errors import ConfigError
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
 from raybio.runtime.tracking.wandb import TIME, write_offline_run
+from raybio.training.settings import TrainingConfig
 
 
 @pytest.fixture
@@ -22,14 +25,13 @@ def folder(tmp_path: Path) -> RunFolder:
     return folder
 
 
-def rows(path: Path) -> list[dict[str, float]]:
-    """The rows of the history in the file of an offline run."""
+def records(path: Path) -> Iterator[Any]:
+    """The records in the file of an offline run."""
     from wandb.proto import wandb_internal_pb2
 
     # LevelDB's log format behind seven bytes: blocks of records, whole or in parts.
     content = path.read_bytes()
     assert content[:4] == b":W&B"
-    found = []
     payload = b""
     position = 7
     while position + 7 <= len(content):
@@ -45,6 +47,13 @@ def rows(path: Path) -> list[dict[str, float]]:
         record = wandb_internal_pb2.Record()
         record.ParseFromString(payload)
         payload = b""
+        yield record
+
+
+def rows(path: Path) -> list[dict[str, float]]:
+    """The rows of the history in the file of an offline run."""
+    found = []
+    for record in records(path):
         if record.WhichOneof("record_type") == "history":
             items = record.history.item
             row = {item.key or "/".join(item.nested_key): item.value_json for item in items}
@@ -73,6 +82,22 @@ def test_an_offline_run_has_every_value_with_its_step(folder: RunFolder, tmp_pat
         {"_step": 1, "loss": 2.0, "val/link_mrr": 0.25, TIME: times[0]},
         {"_step": 3, "loss": 1.5, TIME: times[1]},
     ]
+
+
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_runs_of_one_name_in_two_folders_do_not_replace_each_other(tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    ids = []
+    for place in ("one", "two", "one"):
+        folder = RunFolder(tmp_path / place, "first")
+        folder.open("sppt_protein", TrainingConfig(), Path("/store"), "d" * 64, ())
+        MetricsLog(folder.metrics).append(1, {"loss": 2.0})
+        write_offline_run(folder, tmp_path / "out", "raybio")
+        (path,) = (tmp_path / "out" / "first" / "wandb").glob("offline-run-*/*.wandb")
+        ids += [record.run.run_id for record in records(path) if record.HasField("run")]
+    assert ids[0] == ids[2] != ids[1]
 
 
 def test_what_is_no_run_and_a_missing_extra_are_refused(

@@ -12,7 +12,7 @@ from raybio.core.records import read_record, write_record
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.notices import report_start, warnings_to
 from raybio.runtime.tracking.tracker import Tracker
-from raybio.runtime.tune.callback import TRIALS, TrialCallback, earlier_trials
+from raybio.runtime.tune.callback import TrialCallback
 from raybio.runtime.tune.driver import _forget_cluster_failures, _restore_records
 from raybio.runtime.tune.leaderboard import leaderboard, records
 from raybio.runtime.tune.trial import (
@@ -21,7 +21,9 @@ from raybio.runtime.tune.trial import (
     FINISHED,
     INTERRUPTED,
     TRIAL_RECORD,
+    TRIALS,
     SweepSpec,
+    earlier_trials,
     status_of,
 )
 from tests.runtime.run.test_damaged_records import DAMAGES, zero

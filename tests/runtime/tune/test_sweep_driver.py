@@ -27,7 +27,7 @@ from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.runtime.tracking.tracker import Tracker
-from raybio.runtime.tune.callback import TrialCallback, earlier_trials
+from raybio.runtime.tune.callback import TrialCallback
 from raybio.runtime.tune.driver import sweep
 from raybio.runtime.tune.run_trial import run_trial
 from raybio.runtime.tune.search import TRIAL
@@ -40,6 +40,7 @@ from raybio.runtime.tune.trial import (
     TRIAL_RECORD,
     SweepSpec,
     Trial,
+    earlier_trials,
     new_trial_record,
     status_of,
 )

@@ -16,17 +16,17 @@ from raybio.core.config import load, override_all
 from raybio.core.errors import ClusterError, ConfigError, DivergedError, MetricError, StoreError
 from raybio.core.records import read_record, write_record
 from raybio.core.search_space import Distribution, refuse_decided_settings
-from raybio.runtime.cluster.resources import Node, check_resources, fit_trials
+from raybio.runtime.cluster.resources import Node, check_resources, fit_trials, trial_resources
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.goal import Goal
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
 from raybio.runtime.run.options import RunOptions, base_configs
 from raybio.runtime.run.spec import Compute
-from raybio.runtime.tune.driver import SweepResult
+from raybio.runtime.tune.driver import SweepResult, _is_complete
 from raybio.runtime.tune.leaderboard import leaderboard, records, repetitions, write_results
-from raybio.runtime.tune.length import SweepLength, num_trainings
+from raybio.runtime.tune.length import SweepLength, planned_steps, steps_left
 from raybio.runtime.tune.report import importance, ranking_remarks, write_sweep_report
-from raybio.runtime.tune.trial import FAILED, FINISHED, STOPPED, SweepSpec, Trial
+from raybio.runtime.tune.trial import FAILED, FINISHED, STOPPED, TRIALS, SweepSpec, Trial
 from raybio.store.store import Store
 from raybio.training.loop import FIRST_REPORTED_STEPS
 from tests.paths import ROOT
@@ -83,6 +83,20 @@ def test_a_plan_says_how_many_trials_fit_the_cluster() -> None:
     assert found.explanation == (
         "3 trials at a time: each takes 1 CPU; 4 fit the cluster's 2 CPU + 2 CPU"
     )
+
+
+@pytest.mark.parametrize("num_weights", [3, 6])
+def test_a_grid_trains_all_of_its_combinations_at_once_if_no_number_is_given(
+    tmp_path: Path, num_weights: int
+) -> None:
+    """The budget's num_trials, which a grid ignores, was taken for their number."""
+    grid = {LAMBDA: {"choice": [number / 10 for number in range(num_weights)]}}
+    budget = {"num_trials": 4, "max_concurrent_trials": None}
+    space = space_of(tmp_path, search={"kind": "grid"}, space=grid, budget=budget)
+    found = trial_resources([Node(12)], space, workers=1)
+    assert (found.num_trials, found.cpus_per_worker) == (num_weights, 12 / num_weights)
+    drawn = space_of(tmp_path, search={"kind": "random"}, space=grid, budget=budget)
+    assert trial_resources([Node(12)], drawn, workers=1).num_trials == 4
 
 
 def test_a_trial_that_no_node_can_hold_is_refused_with_the_arithmetic() -> None:
@@ -172,6 +186,60 @@ def test_a_repetition_that_shares_no_step_with_the_others_is_not_compared_yet(
     (ranked,) = leaderboard(spec, records(spec))
     assert [trial.settings.get("seed", 0) for trial in ranked.trials] == [0, 2]
     assert (ranked.best_step, ranked.mean) == (40, pytest.approx(0.3))
+
+
+@pytest.mark.parametrize("status", [STOPPED, None])
+def test_a_seed_that_ended_early_does_not_hide_the_best_steps_of_the_others(
+    spec: SweepSpec, status: str | None
+) -> None:
+    own = spec.run.config.seed
+    for seed in range(3):
+        seeds = {"seed": own + seed} if seed else {}
+        leave(spec, of(0.1, **seeds), {150: 0.3, 500: 0.6})
+        if seed:
+            leave(spec, of(0.5, **seeds), {150: 0.45, 500: 0.8})
+    leave(spec, of(0.5), {150: 0.45}, status)
+    ranking = leaderboard(spec, records(spec))
+    assert [ranked.settings[LAMBDA] for ranked in ranking] == [0.5, 0.1]
+    assert (ranking[0].best_step, ranking[0].mean) == (500, pytest.approx(0.8))
+    assert len(ranking[0].trials) == 2
+
+
+def test_seeds_that_were_all_stopped_are_compared_without_an_interrupted_one(
+    spec: SweepSpec,
+) -> None:
+    leave(spec, of(0.5), {10: 0.3, 20: 0.5}, STOPPED)
+    leave(spec, of(0.5, seed=1), {10: 0.3, 20: 0.4}, STOPPED)
+    leave(spec, of(0.5, seed=2), {10: 0.3}, None)
+    (ranked,) = leaderboard(spec, records(spec))
+    assert (ranked.best_step, ranked.mean) == (20, pytest.approx(0.45))
+
+
+def test_settings_whose_own_trial_finished_are_repeated_first(tmp_path: Path) -> None:
+    budget = {"max_steps": 40, "grace_steps": 10, "num_repeated": 2, "num_seeds": 2}
+    spec = spec_of(tmp_path, budget=budget)
+    own = spec.run.config.seed
+    leave(spec, of(0.0), {10: 0.5}, STOPPED)
+    leave(spec, of(0.1), {10: 0.9}, STOPPED)
+    leave(spec, of(0.5), {10: 0.3, 40: 0.6})
+    assert repetitions(spec) == [of(0.5, seed=own + 1), of(0.1, seed=own + 1)]
+
+
+def test_a_repetition_that_is_no_longer_wanted_does_not_keep_a_sweep_open(tmp_path: Path) -> None:
+    """Each start of such a sweep started Ray, and a stop file ended it as interrupted."""
+    budget = {"max_steps": 40, "grace_steps": 10, "num_repeated": 1, "num_seeds": 2}
+    weights = (0.1, 0.5)
+    grid = {LAMBDA: {"choice": list(weights)}}
+    spec = spec_of(tmp_path, search={"kind": "grid"}, space=grid, budget=budget)
+    own = spec.run.config.seed
+    trials = [Trial({LAMBDA: weight}) for weight in weights]
+    trials += [Trial({LAMBDA: weight, "seed": own + 1}) for weight in weights]
+    for trial, status in zip(trials, (FINISHED, FINISHED, None, None), strict=True):
+        leave(spec, trial, {10: trial.settings[LAMBDA]}, status)
+    write_record(spec.path / TRIALS, "trials", {"trials": [asdict(trial) for trial in trials]})
+    assert not _is_complete(spec)
+    leave(spec, trials[3], {20: 0.5})  # of the best settings
+    assert _is_complete(spec)
 
 
 def test_an_exploiting_trial_is_ranked_by_its_own_values_and_not_by_its_donors(
@@ -432,8 +500,10 @@ def test_a_sweep_of_more_than_a_day_on_cpus_is_stopped_unless_that_is_accepted(
     grid = {LAMBDA: {"choice": [0.0, 0.1, 0.5]}}
     spec = spec_of(tmp_path, search={"kind": "grid"}, space=grid, budget=budget)
     spec = replace(spec, run=replace(spec.run, accepts_long_run=yes))
-    assert num_trainings(spec) == 3 + 2 * 2
-    folder = leave(spec, of(0.1), {}, status=None)  # begun by an earlier start
+    assert planned_steps(spec) == (3 + 2 * 2) * [5000]
+    begun = Trial({LAMBDA: 0.1})  # by an earlier start
+    folder = leave(spec, begun, {}, status=None)
+    record(spec, [begun])
     launch_path = spec.path / "launch.json"
     write_record(launch_path, "launch", {"tracking": "mine"})
     for step in (1, 3, 10):
@@ -445,22 +515,78 @@ def test_a_sweep_of_more_than_a_day_on_cpus_is_stopped_unless_that_is_accepted(
         assert length.refusal is None
         MetricsLog(folder.metrics).append(step, {"steps_per_second": 1 / seconds_per_step})
     length.update()
-    assert capsys.readouterr().out.count("all trials, 2 at a time: ") == 1
+    assert capsys.readouterr().out.count("trials left, 2 at a time: ") == 1
     assert (length.refusal is not None) == is_refused
     assert spec.stop.exists() == is_refused
     launch = read_record(launch_path, "launch")
     assert launch["tracking"] == "mine"
     if is_refused:
-        # Four rounds of 5,000 steps, of which three were over when it was measured.
-        assert "mine: 19,997 steps, 10 s a step: about 2.3 days on CPUs" in length.refusal
+        # Four rounds of 5,000 steps; one began with 10 steps, and three more were over when it was
+        # measured.
+        assert "mine: 19,987 steps, 10 s a step: about 2.3 days on CPUs" in length.refusal
     is_short = not yes and not is_refused
-    assert launch.get("num_accepted_steps", 0) == (7 * 5000 if is_short else 0)
+    assert launch.get("num_accepted_steps", 0) == (7 * 5000 - 10 if is_short else 0)
     if is_short:
         # Not measured again, unless there are more trials.
         assert SweepLength(spec, num_at_a_time=1)._is_settled
         grid = {LAMBDA: {"choice": [0.0, 0.1, 0.5, 1.0]}}
         larger = spec_of(tmp_path, search={"kind": "grid"}, space=grid, budget=budget)
         assert not SweepLength(larger, num_at_a_time=2)._is_settled
+
+
+def record(spec: SweepSpec, trials: list[Trial]) -> None:
+    """Leave the sweep's list of trials that have begun."""
+    write_record(spec.path / TRIALS, "trials", {"trials": [asdict(trial) for trial in trials]})
+
+
+def test_a_resumed_sweep_is_as_long_as_what_is_left_of_it(tmp_path: Path) -> None:
+    """Twelve trials were counted again, and the last of them was stopped for it."""
+    weights = [number / 100 for number in range(12)]
+    grid = {LAMBDA: {"choice": weights}}
+    budget = {"max_steps": 5000, "grace_steps": 10}
+    spec = spec_of(tmp_path, search={"kind": "grid"}, space=grid, budget=budget)
+    assert steps_left(spec) == planned_steps(spec) == 12 * [5000]
+    trials = [Trial({LAMBDA: weight}) for weight in weights]
+    for trial in trials[1:]:
+        leave(spec, trial, {10: 0.5}, STOPPED)
+    folder = leave(spec, trials[0], {4000: 0.5}, status=None)
+    record(spec, trials)
+    assert steps_left(spec) == [1000]
+    length = SweepLength(spec, num_at_a_time=2)
+    for step in FIRST_REPORTED_STEPS:
+        MetricsLog(folder.metrics).append(4000 + step, {"steps_per_second": 0.1})
+        length.update()
+    assert length.refusal is None
+    assert length._is_settled
+    extended = {LAMBDA: {"choice": [*weights, 0.5]}}
+    spec = spec_of(tmp_path, search={"kind": "grid"}, space=extended, budget=budget)
+    assert steps_left(spec) == [1000 - FIRST_REPORTED_STEPS[-1], 5000]
+
+
+def test_repetitions_count_until_they_have_ended(tmp_path: Path) -> None:
+    grid = {LAMBDA: {"choice": [0.1, 0.5]}}
+    budget = {"max_steps": 40, "grace_steps": 10, "num_repeated": 1, "num_seeds": 3}
+    spec = spec_of(tmp_path, search={"kind": "grid"}, space=grid, budget=budget)
+    own = spec.run.config.seed
+    trials = [Trial({LAMBDA: 0.1}), Trial({LAMBDA: 0.5})]
+    repeated = [Trial({LAMBDA: 0.5, "seed": own + number}) for number in (1, 2)]
+    leave(spec, trials[0], {40: 0.3})
+    record(spec, [*trials, *repeated])
+    leave(spec, trials[1], {10: 0.5}, status=None)
+    assert steps_left(spec) == [30, 40, 40]
+    leave(spec, trials[1], {40: 0.5})
+    leave(spec, repeated[0], {40: 0.5})
+    leave(spec, repeated[1], {30: 0.4}, status=None)
+    assert steps_left(spec) == [10]
+
+
+def test_a_sweep_over_the_number_of_steps_has_the_steps_of_each_trial(tmp_path: Path) -> None:
+    varied = {"optim.schedule": {"choice": ["linear"]}}
+    varied["schedule.max_steps"] = {"choice": [20, 40], "when": {"optim.schedule": "linear"}}
+    budget = {"max_steps": 40, "grace_steps": 10, "num_repeated": 1, "num_seeds": 2}
+    kinds = {"search": {"kind": "grid"}, "scheduler": {"kind": "none"}}
+    spec = spec_of(tmp_path, space=varied, budget=budget, **kinds)
+    assert planned_steps(spec) == [20, 40, 40]
 
 
 def test_the_length_of_a_sweep_holds_no_files_of_trials_that_have_ended(tmp_path: Path) -> None:
