@@ -376,7 +376,7 @@ _LOADED: dict[InputEmbedder, Encoder] = {}
 
 
 def _loaded(embedding: InputEmbedder) -> Encoder:
-    """Return the encoder; free the last one first, so that no worker has two in memory."""
+    """Return the encoder; free the last one first. Probes hold an encoder of their own."""
     if embedding not in _LOADED:
         _LOADED.clear()
         _LOADED[embedding] = embedding.load().to(default_device())

@@ -188,9 +188,8 @@ class _Reader:
     def refusal(self, reason: str) -> ConfigError:
         """Return the error for something that is not supported."""
         return ConfigError(
-            f"encoder.source {self.source!r}: {reason}. Choose another source, or set "
-            "encoder.pooling and encoder.normalize to take its transformer only (a command may "
-            "have --pooling for it)."
+            f"encoder.source {self.source!r}: {reason}. Choose another source. A training takes "
+            "its transformer only, with encoder.pooling and encoder.normalize set."
         )
 
     def json(self, name: str) -> Any:

@@ -49,7 +49,7 @@ def read_retrieval_files(corpus: Path, queries: Path, qrels: Path) -> RetrievalF
 
     Args:
         corpus: JSON lines with ``_id``, ``text`` and perhaps ``title``.
-        queries: JSON lines with ``_id`` and ``text``.
+        queries: JSON lines with ``_id`` and ``text``; a title is not read, as BEIR's loader does.
         qrels: TSV with the header query-id, corpus-id, score; scores above 0 are relevant.
 
     Raises:
@@ -57,8 +57,8 @@ def read_retrieval_files(corpus: Path, queries: Path, qrels: Path) -> RetrievalF
             name unknown ids or contradict each other, or no document is relevant. The message names
             the file, and the line of an example.
     """
-    document_by_id = _read_texts(corpus)
-    query_by_id = _read_texts(queries)
+    document_by_id = _read_texts(corpus, has_titles=True)
+    query_by_id = _read_texts(queries, has_titles=False)
     relevant_by_query, has_grades = _read_judgments(qrels, query_by_id, document_by_id)
     document_ids = sorted(document_by_id)
     documents = [document_by_id[document_id] for document_id in document_ids]
@@ -107,16 +107,16 @@ def _remarks(
         )
 
 
-def _read_texts(path: Path) -> dict[str, str]:
-    """Return the texts of a file by id, in its order."""
-    wanted = f"columns {ID}, {TEXT} and perhaps {TITLE}"
+def _read_texts(path: Path, *, has_titles: bool) -> dict[str, str]:
+    """Return the texts of a file by id, in its order, with titles before them if they count."""
+    wanted = f"columns {ID}, {TEXT}" + (f" and perhaps {TITLE}" if has_titles else "")
     _check_suffix(path, wanted)
     is_json = ".jsonl" in path.name.lower()
 
     def select(names: Sequence[str]) -> list[str]:
         _check_columns(path, names, (ID, TEXT))
         # In JSON lines, the first object may lack a title although others have one.
-        return [ID, TEXT, *([TITLE] if is_json or TITLE in names else [])]
+        return [ID, TEXT, *([TITLE] if has_titles and (is_json or TITLE in names) else [])]
 
     text_by_id: dict[str, str] = {}
     line_by_id: dict[str, int] = {}

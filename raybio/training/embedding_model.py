@@ -25,7 +25,7 @@ from raybio.ops.segments import positions_within
 from raybio.store.json import is_text
 from raybio.store.quarantine import Quarantine
 from raybio.training.collective import SingleProcess
-from raybio.training.embed import embed_rows, embed_tokens
+from raybio.training.embed import check_embeddings, embed_rows, embed_tokens
 
 MAX_TOKENS_AT_ONCE = 16_384
 """Maximum tokens of a batch that is embedded without gradients, padding included."""
@@ -191,12 +191,16 @@ class EmbeddingModel(InputEmbedder):
         Args:
             encoder: from ``load``.
             contents: upper-case residue letters, or texts in UTF-8.
+
+        Raises:
+            ConfigError: if an embedding is not finite.
         """
         read = self.reader(encoder, contents)
         rows = np.arange(len(contents))
         embedding_RD = embed_rows(
             encoder, read, rows, SingleProcess(), max_tokens=MAX_TOKENS_AT_ONCE
         )
+        check_embeddings(embedding_RD, self.folder)
         return embedding_RD.cpu().numpy()
 
     def cut_remark(self, contents: Iterable[pa.ChunkedArray], num_contents: int) -> str:
@@ -220,7 +224,9 @@ class EmbeddingModel(InputEmbedder):
         """
         batch = self.reader(encoder, contents)(np.arange(len(contents)))
         is_shown_T = self.shown_tokens(encoder, batch.token_T).numpy()
-        state_TD = embed_tokens(encoder, batch, max_tokens=MAX_TOKENS_AT_ONCE).numpy()
+        states = embed_tokens(encoder, batch, max_tokens=MAX_TOKENS_AT_ONCE)
+        check_embeddings(states, self.folder)
+        state_TD = states.numpy()
         row_T = np.repeat(np.arange(batch.num_rows), batch.length_R.numpy())[is_shown_T]
         count_R = np.bincount(row_T, minlength=batch.num_rows)
         position_T = positions_within(count_R)
@@ -247,9 +253,20 @@ class EmbeddingModel(InputEmbedder):
 
 
 def embedding_column(embedding_ND: np.ndarray, dtype: np.dtype) -> pa.FixedSizeListArray:
-    """Return embeddings as a column of a table."""
-    values = pa.array(embedding_ND.reshape(-1).astype(dtype))
-    return pa.FixedSizeListArray.from_arrays(values, embedding_ND.shape[1])
+    """Return finite embeddings as a column of a table.
+
+    Raises:
+        ConfigError: if a number is too large for the type.
+    """
+    with np.errstate(over="ignore"):
+        values = embedding_ND.reshape(-1).astype(dtype)
+    if not np.isfinite(values).all():
+        largest = float(np.abs(embedding_ND).max())
+        raise ConfigError(
+            f"an embedding has a number of the size {largest:,.0f}, and the largest of {dtype} is "
+            f"{float(np.finfo(dtype).max):,.0f}. Choose --dtype float32"
+        )
+    return pa.FixedSizeListArray.from_arrays(pa.array(values), embedding_ND.shape[1])
 
 
 def check_values(values: Iterable[str], wanted: str) -> list[str]:

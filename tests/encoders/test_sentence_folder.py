@@ -180,9 +180,7 @@ def test_the_length_may_stand_in_a_file_of_an_older_name(tmp_path):
 )
 def test_unsupported_modules_are_refused_by_name(kinds, named, tmp_path):
     source = folder_with(tmp_path, *kinds) if kinds else write(tmp_path, {"modules.json": []})
-    with pytest.raises(
-        ConfigError, match=f"{named}.*set encoder.pooling and encoder.normalize to take its"
-    ):
+    with pytest.raises(ConfigError, match=f"{named}.*A training takes its transformer only"):
         read_sentence_folder(source, "main")
 
 

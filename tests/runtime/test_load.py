@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file, save_file
 
 import raybio
 from raybio.core.errors import ConfigError, DataError
@@ -254,3 +255,14 @@ def test_a_pooling_that_contradicts_a_relation_models_folder_is_refused(
     METHODS[name].build(tiny_config(name), store.path).export(tmp_path / "export", {})
     with pytest.raises(ConfigError, match="pooling cls: .* states mean"):
         raybio.load(tmp_path / "export", pooling="cls").encode(["Asthma in early life."])
+
+
+def test_embeddings_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    folder = Path(save_tiny(tmp_path))
+    (weights,) = folder.glob("*.safetensors")
+    tensors = load_file(weights)
+    name = next(name for name in tensors if name.endswith("LayerNorm.weight"))
+    tensors[name][0] = float("nan")
+    save_file(tensors, weights, {"format": "pt"})
+    with pytest.raises(ConfigError, match="its embeddings are not finite"):
+        raybio.load(folder, pooling="mean").encode(["a b"])

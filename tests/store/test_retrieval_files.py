@@ -107,3 +107,8 @@ def test_files_of_unknown_kinds_are_refused(tmp_path: Path) -> None:
         read_retrieval_files(
             tmp_path / "corpus.jsonl.gz", tmp_path / "queries.jsonl", tmp_path / "qrels.txt"
         )
+
+
+def test_titles_of_queries_are_not_read(tmp_path: Path) -> None:
+    files = read(tmp_path, queries=[{**QUERIES[0], "title": "number 12"}], qrels=QRELS[:1])
+    assert files.queries == ["which machine"]

@@ -9,12 +9,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from raybio.core.errors import ConfigError
 from raybio.core.interfaces import Collective
 from raybio.methods import METHODS
 from raybio.store.store import Store
 from raybio.training import embed as encode
 from raybio.training.collective import SingleProcess
 from raybio.training.embed import embed_rows
+from raybio.training.embedding_model import embedding_column
 from raybio.training.loop import fit
 from raybio.training.precision import Precision, embedding_precision
 from tests.methods.conformance_cases import tiny_config
@@ -105,3 +107,11 @@ def test_the_encoder_keeps_its_mode(tiny_store: Store) -> None:
             max_tokens=9,
         )
         assert model.training is mode
+
+
+def test_numbers_beyond_float16_are_refused() -> None:
+    embedding = np.array([[65_504.0, 1.0], [7e4, -1e5]], np.float32)
+    assert embedding_column(embedding, np.dtype("float32")).flatten().to_pylist()[3] == -1e5
+    assert embedding_column(embedding[:1], np.dtype("float16")).flatten().to_pylist()[0] == 65_504
+    with pytest.raises(ConfigError, match=r"size 100,000, .* 65,504. Choose --dtype float32"):
+        embedding_column(embedding, np.dtype("float16"))

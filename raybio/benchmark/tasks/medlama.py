@@ -41,7 +41,8 @@ _PROTOCOL = (
     "Rewire-then-Probe (Meng et al. 2022): all names of the benchmark are ranked for a query such "
     'as "Metformin might treat [Y]." by the distance of embeddings. A query is correct at {k} if '
     "one of the first {k} names is an answer. Score: the mean over relations of their shares of "
-    "correct queries. Names are cut to {names} tokens, queries to {queries}. Distance: {metric}."
+    "correct queries. Names are cut to {names} tokens, queries to {queries}. Distance: {metric}, "
+    "of embeddings that are not scaled to length 1."
 )
 
 

@@ -38,6 +38,7 @@ from raybio.methods.mtb_mccl.new_documents import (
 )
 from raybio.store.quarantine import Quarantine
 from raybio.training.collective import SingleProcess
+from raybio.training.embed import check_embeddings
 from raybio.training.embedding_model import MAX_TOKENS_AT_ONCE, InputEmbedder, embedding_column
 
 DOCUMENTS_AT_ONCE = 256
@@ -143,6 +144,7 @@ class PairEmbedder(InputEmbedder):
         table = pa.Table.from_pylist(ends, schema=_ENDS)
         # Documents of a store stay in the order in which they were added.
         table = table.add_column(0, "key", keys.take(pa.array(pairs.row_P)))
+        check_embeddings(pairs.embedding_PD, self.folder)
         embedding = embedding_column(pairs.embedding_PD.cpu().numpy(), dtype)
         return table.append_column("embedding", embedding)
 

@@ -24,6 +24,7 @@ from raybio.methods.relation_graphs.inference.predict import (
 )
 from raybio.store.quarantine import Quarantine
 from raybio.training.collective import SingleProcess
+from raybio.training.embed import check_embeddings
 from raybio.training.embedding_model import MAX_TOKENS_AT_ONCE, InputEmbedder, embedding_column
 
 
@@ -80,6 +81,7 @@ class WordEmbedder(InputEmbedder):
             word_WD = embed_words(
                 encoder, reader, rows, SingleProcess(), max_tokens=MAX_TOKENS_AT_ONCE
             )
+        check_embeddings(word_WD, self.folder)
         counts = [len(sentence.words) for sentence in sentences]
         return pa.table(
             {
