@@ -359,5 +359,6 @@ def test_one_of_several_processes_writes_a_cache() -> None:
     num_samples = min(token_cache.NUM_SAMPLES, NUM_ROWS)
     *others, writer = sorted(counts.get() for _ in workers)
     assert writer == num_samples + NUM_ROWS
-    # Those that found no cache have estimated its size before they waited.
-    assert set(others) <= {0, num_samples}
+    # Those that found no cache have estimated its size before they waited. One that comes late
+    # finds it complete, and compares some of its rows.
+    assert set(others) <= {0, num_samples, token_cache.NUM_CHECKED}
