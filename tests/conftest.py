@@ -36,7 +36,7 @@ from raybio.methods.sppt.synthetic.store import TopicStore
 from raybio.store.store import Store
 from raybio.store.writer import Draft
 
-pytest_plugins = ["tests.runtime_fixtures", "tests.s3"]
+pytest_plugins = ["tests.azure", "tests.runtime_fixtures", "tests.s3"]
 
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
 COMMANDS = {

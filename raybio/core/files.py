@@ -25,10 +25,16 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 _DISK_ERRORS = (*FULL, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE)
 _GONE = (errno.EHOSTDOWN, errno.ENODEV, errno.ENOTCONN, errno.ETIMEDOUT)
 """Errors of network disks that do not answer, and of sockets, which name no file."""
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+"""Errors of ``flock`` on disks without file locks, such as Lustre in its usual setting."""
 _PERMISSION_ERRORS = (errno.EACCES, errno.EPERM)
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
+
+
+class NoLocksError(OSError):
+    """The disk of a file has no file locks (``flock``)."""
 
 
 def check_local(path: str | Path, option: str) -> None:
@@ -272,21 +278,36 @@ def locked(path: Path) -> Iterator[None]:
     The file is created if it does not exist.
 
     Raises:
+        NoLocksError: if its disk has no locks.
         OSError: if the file cannot be written.
     """
     with path.open("a") as file:
         # The system releases it when the process ends, in whatever way.
-        fcntl.flock(file, fcntl.LOCK_EX)
+        _flock(file, fcntl.LOCK_EX)
         yield
 
 
 def try_lock(file: IO[Any]) -> bool:
-    """Take an exclusive lock on a file until it is closed; return False if another one has it."""
+    """Take an exclusive lock on a file until it is closed; return False if another one has it.
+
+    Raises:
+        NoLocksError: if its disk has no locks.
+    """
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
     except BlockingIOError:
         return False
+
+
+def _flock(file: IO[Any], operation: int) -> None:
+    try:
+        fcntl.flock(file, operation)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        reason = f"{error.strerror}, its disk has no file locks (flock)"
+        raise NoLocksError(error.errno, reason, file.name) from error
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -373,6 +394,11 @@ def disk_problem(error: OSError) -> str | None:
         return f"{error.strerror}. Make room or repair the disk, then give the same command again"
     if error.errno == errno.ENAMETOOLONG:
         return f"{error.filename:.200}…: {error.strerror}. Give a shorter name"
+    if isinstance(error, NoLocksError):
+        return (
+            f"{Path(error.filename).absolute()}: {error.strerror}. Mount the disk with locks, or "
+            "choose a folder on another disk"
+        )
     if error.errno not in (*_DISK_ERRORS, *_GONE, *_PERMISSION_ERRORS):
         return None
     path = Path(error.filename).absolute()

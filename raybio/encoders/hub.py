@@ -12,7 +12,12 @@ from huggingface_hub import (
     get_token,
     snapshot_download,
 )
-from huggingface_hub.errors import GatedRepoError, HFValidationError, LocalEntryNotFoundError
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    RevisionNotFoundError,
+)
 from huggingface_hub.utils import validate_repo_id
 
 from raybio.core.errors import ConfigError, one_line
@@ -168,9 +173,10 @@ def _push(
     is_private: bool,
 ) -> Pushed:
     api.create_repo(repository, private=True if is_private else None, exist_ok=True)
-    if revision != "main":
-        api.create_branch(repository, branch=revision, exist_ok=True)
-    state = api.model_info(repository, revision=revision)
+    try:
+        state = api.model_info(repository, revision=revision)
+    except RevisionNotFoundError:
+        state = api.model_info(repository)  # a new branch begins with the files of main
     if is_private and not state.private:
         raise ConfigError(
             f"raybio push: {repository} exists and is public, and --private wants a private one. "
@@ -187,6 +193,9 @@ def _push(
         CommitOperationAdd(name, content) for name, content in sorted(contents.items())
     ]
     operations += [CommitOperationDelete(name) for name in deleted]
+    # Only now, so that a push that is refused leaves no branch.
+    if revision != "main":
+        api.create_branch(repository, branch=revision, revision=state.sha, exist_ok=True)
     commit = api.create_commit(
         repository,
         operations,

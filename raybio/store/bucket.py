@@ -340,4 +340,8 @@ def _without_markers(infos: list[ObjectInfo]) -> list[ObjectInfo]:
 
 
 def _version(meta: Any) -> ObjectVersion:
-    return ObjectVersion(meta.get("e_tag"), meta.get("version"))
+    etag = meta.get("e_tag")
+    # Listings of Azure lack the quotes that its other answers have, and that conditions need.
+    if etag and not etag.endswith('"'):
+        etag = f'"{etag}"'
+    return ObjectVersion(etag, meta.get("version"))

@@ -33,6 +33,9 @@ _DTYPES = (
 STALL_SECONDS = 45.0
 """A worker that waits longer than this for another one logs a warning."""
 
+REPEAT_SECONDS = 600.0
+"""Interval of further warnings where the wait has no limit."""
+
 _UNLIMITED = datetime.timedelta(days=24)
 """Timeout of the process group of evaluations; its milliseconds fit in 32 bits."""
 
@@ -116,6 +119,8 @@ class ProcessGroup:
         self.step: int | None = None
         self.waiting: tuple[str, float] | None = None
         self.stalled: tuple[str, float] | None = None
+        self._is_patient = False
+        self.patient_group: dist.ProcessGroup | None = None
         # Warn before a timeout ends the wait.
         self.stall_seconds = min(STALL_SECONDS, (timeout_seconds or math.inf) / 2)
         watch = threading.Thread(target=_watch, args=(weakref.ref(self),), daemon=True)
@@ -129,8 +134,6 @@ class ProcessGroup:
             name = "gloo group (GLOO_SOCKET_IFNAME chooses a network interface)"
             with _NamedFailure(self, name):
                 self.host_group = dist.new_group(backend="gloo", timeout=timeout)
-        self._is_patient = False
-        self.patient_group: dist.ProcessGroup | None = None
 
     def operation(self, name: str) -> AbstractContextManager[None]:
         """Name the operation of a ``with`` block in which this worker waits for the others.
@@ -404,26 +407,34 @@ def _after_step(collective: ProcessGroup) -> str:
 
 
 def _watch(reference: "weakref.ref[ProcessGroup]") -> None:
-    """Warn once about each operation in which this worker waits for another one."""
+    """Warn about each operation in which this worker waits for another one.
+
+    The warning is repeated in a ``patient`` block, which nothing ends.
+    """
+    due = math.inf
     while (collective := reference()) is not None:
         waiting = collective.waiting
         seconds = collective.stall_seconds
-        if waiting is not None and waiting != collective.stalled:
+        now = time.monotonic()
+        if waiting is not None:
             name, since = waiting
-            if time.monotonic() - since > seconds:
+            if waiting != collective.stalled:
+                due = since + seconds
+            if now > due:
                 collective.stalled = waiting
                 _log.warning(
                     "rank %d of %d has waited %.0f s for another worker in the collective "
                     "operation %r%s (at %s); it may hang, or be much slower",
                     collective.rank,
                     collective.world,
-                    seconds,
+                    due - since,
                     name,
                     _after_step(collective),
                     # Equal messages are shown once, so the time makes each stall a message of its
                     # own.
                     time.strftime("%H:%M:%S"),
                 )
+                due = due + REPEAT_SECONDS if collective._is_patient else math.inf
         # Keep no reference while this thread sleeps.
         del collective
         time.sleep(min(seconds / 4, 5.0))

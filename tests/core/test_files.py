@@ -1,4 +1,5 @@
 import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -14,7 +15,9 @@ from raybio.core.files import (
     check_writable_file,
     check_writable_folder,
     disk_problem,
+    locked,
     replace_text,
+    try_lock,
 )
 from tests.runtime_fixtures import fill, set_read_only
 
@@ -221,12 +224,34 @@ def test_a_read_only_disk_is_named_and_keeps_the_old_file(small_disk: Path) -> N
     assert path.read_text() == "new"
 
 
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_disk_without_file_locks_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def no_locks(file: object, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    path = tmp_path / "lock"
+    expected = (
+        f"{path}: {os.strerror(number)}, its disk has no file locks (flock). Mount the disk with "
+        "locks, or choose a folder on another disk"
+    )
+    with pytest.raises(OSError, match="no file locks") as caught, locked(path):
+        pass
+    assert disk_problem(caught.value) == expected
+    with pytest.raises(OSError, match="no file locks") as caught, path.open("a") as file:
+        try_lock(file)
+    assert disk_problem(caught.value) == expected
+
+
 def test_only_errors_of_a_disk_are_explained_as_such() -> None:
     refused = PermissionError(errno.EACCES, "Permission denied", "/data/x")
     assert str(disk_problem(refused)).startswith("/data/x: Permission denied; ")
     gone = OSError(errno.ENOTCONN, "Transport endpoint is not connected", "/net/x")
     assert str(disk_problem(gone)).startswith("/net/x: Transport endpoint is not connected; ")
     assert disk_problem(OSError(errno.ETIMEDOUT, "timed out")) is None  # of a socket
+    assert disk_problem(OSError(errno.EOPNOTSUPP, "Operation not supported", "/data/x")) is None
     assert disk_problem(FileNotFoundError(errno.ENOENT, "No such file", "/data/x")) is None
     assert disk_problem(ConnectionRefusedError(errno.ECONNREFUSED, "refused")) is None
     assert disk_problem(PermissionError(errno.EACCES, "Permission denied")) is None

@@ -1,5 +1,6 @@
 """``raybio push`` to a hub on the loopback, and what others load from there."""
 
+import copy
 import os
 import re
 import subprocess
@@ -153,21 +154,24 @@ def test_a_private_model_never_becomes_public(hub: UploadHub, tmp_path: Path) ->
     push_folder(folder, "me/secret", is_private=True)
     assert hub.repositories["me/secret"].is_private
     push_folder(folder, "me/open")
-    before = len(hub.repositories["me/open"].files_by_commit)
-    with pytest.raises(ConfigError, match="me/open exists and is public, and --private wants"):
-        push_folder(folder, "me/open", is_private=True)
-    assert len(hub.repositories["me/open"].files_by_commit) == before
+    before = copy.deepcopy(hub.repositories["me/open"])
+    for branch in ("main", "v2"):
+        with pytest.raises(ConfigError, match="me/open exists and is public, and --private wants"):
+            push_folder(folder, "me/open", is_private=True, revision=branch)
+        assert hub.repositories["me/open"] == before
 
 
 def test_a_repository_with_something_else_is_not_replaced(hub: UploadHub, tmp_path: Path) -> None:
     folder = export(tmp_path / "export")
     for card in ({}, {"README.md": b"---\ntags:\n- other\n---\n\n# Other\n"}):
         hub.add("me/other", {"model.safetensors": b"1", **card})
-        with pytest.raises(
-            ConfigError, match="me/other holds something else .*lacks the tag raybio"
-        ):
-            push_folder(folder, "me/other")
-        assert len(hub.repositories["me/other"].files_by_commit) == 1
+        before = copy.deepcopy(hub.repositories["me/other"])
+        for branch in ("main", "v2"):
+            with pytest.raises(
+                ConfigError, match="me/other holds something else .*lacks the tag raybio"
+            ):
+                push_folder(folder, "me/other", revision=branch)
+            assert hub.repositories["me/other"] == before
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,8 @@ class _Handler(BaseHTTPRequestHandler):
                 repository = self._writable(f"{owner}/{name}")
                 if branch in repository.commit_by_branch:
                     raise _RefusalError(409, "the branch exists")
-                repository.commit_by_branch[branch] = repository.commit_by_branch["main"]
+                start = json.loads(body).get("startingPoint", "main")
+                repository.commit_by_branch[branch] = self._found(f"{owner}/{name}", start)[0]
                 self._json({})
             case ["POST", "api", "models", owner, name, "preupload", _]:
                 self._writable(f"{owner}/{name}")

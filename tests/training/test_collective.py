@@ -370,6 +370,37 @@ def test_a_worker_that_waits_for_another_one_says_so_and_how_it_ended(tmp_path: 
     assert ended.startswith("rank 0 of 2: collective 'report' after step 7 failed: ")
 
 
+def test_a_wait_without_a_limit_is_said_again_and_again(tmp_path: Path) -> None:
+    run_workers(open_slowly, 2, tmp_path)
+    said = (tmp_path / "said").read_text().splitlines()
+    assert len(said) >= 3
+    for number, message in enumerate(said):
+        assert message.startswith(
+            f"rank 0 of 2 has waited {number} s for another worker in the collective operation "
+            "'end of opening the store' (at "
+        )
+
+
+def open_slowly(rank: int, _: ProcessGroup, folder: Path) -> None:
+    """Rank 1 comes when rank 0 has said three times that it waits."""
+    said = folder / "said"
+    said.touch()
+
+    class Note(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            with said.open("a") as file:
+                file.write(record.getMessage() + "\n")
+
+    collectives.STALL_SECONDS = 0.1
+    collectives.REPEAT_SECONDS = 1.0
+    collective = ProcessGroup()
+    with collective.patient("opening the store"):
+        if rank == 0:
+            logging.getLogger("raybio").addHandler(Note())
+        while rank == 1 and said.read_text().count("\n") < 3:
+            time.sleep(0.02)
+
+
 def test_a_worker_says_that_it_waits_before_a_timeout_ends_it(tmp_path: Path) -> None:
     run_workers(wait_for_less_than_a_timeout, 1, tmp_path)
 

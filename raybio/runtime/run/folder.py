@@ -447,6 +447,7 @@ class RunFolder:
         Raises:
             HeldError: if another process holds it for longer than ``timeout_seconds``.
             ClusterError: if the folder cannot be written.
+            NoLocksError: if its disk has no file locks.
         """
         with _open_lock(self.path / f".{who}.lock") as file:
             deadline = time.monotonic() + timeout_seconds

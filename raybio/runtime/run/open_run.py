@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -9,6 +10,7 @@ from raybio.core.errors import CheckpointError, OtherVersionsError, RaybioError,
 from raybio.core.final_report import FinalReport
 from raybio.core.location import absolute
 from raybio.core.records import read_recomputable, read_record, write_record
+from raybio.core.text import count_of
 from raybio.core.version import (
     arithmetic_versions,
     changed_values,
@@ -44,6 +46,10 @@ MLFLOW_STATUS = {
     "stopped": "KILLED",
     "failed": "FAILED",
 }
+
+
+MOST_NAMED = 6
+"""Maximum number of runs that a message names."""
 
 
 class OpenRun:
@@ -296,8 +302,16 @@ def compare_versions(folder: RunFolder, *, is_strict: bool, has_ended: bool = Fa
 
     Raises:
         OtherVersionsError: if the run is strict, and other versions have ever been used.
+        RaybioError: if its records cannot be read, unless it is finished and not strict.
     """
-    used = _used_versions(folder, has_ended=has_ended)
+    try:
+        used = _used_versions(folder, has_ended=has_ended)
+    except RaybioError:
+        # The records of a finished run, which may be damaged or of another format, are read here
+        # only for a warning.
+        if is_strict or not has_ended:
+            raise
+        return []
     versions = arithmetic_versions()
     changes = changed_values(used, versions)
     if changes and is_strict:
@@ -310,6 +324,26 @@ def compare_versions(folder: RunFolder, *, is_strict: bool, has_ended: bool = Fa
             f"other versions than {folder.path} was trained by: {'; '.join(changes)}. {advice}"
         )
     return changed_values(last_values(used), versions)
+
+
+def warn_of_other_versions(changes_by_name: Mapping[str, Sequence[str]], noun: str) -> None:
+    """Print a warning about runs that other versions have trained, one for all with equal changes.
+
+    Args:
+        changes_by_name: results of ``compare_versions``, by name of the run.
+        noun: what the runs are, in the singular.
+    """
+    names_by_changes: dict[str, list[str]] = {}
+    for name, changes in changes_by_name.items():
+        if changes:
+            names_by_changes.setdefault("; ".join(changes), []).append(name)
+    for changes_text, names in names_by_changes.items():
+        listed = ", ".join(names[:MOST_NAMED]) + (", …" if len(names) > MOST_NAMED else "")
+        print(
+            f"warning: other versions have trained {count_of(len(names), noun)} ({listed}): "
+            f"{changes_text}. The last bits of their results may be others",
+            flush=True,
+        )
 
 
 def versions_with_this_start(folder: RunFolder) -> dict[str, Any]:

@@ -29,7 +29,12 @@ from raybio.runtime.console import PrintableConsole
 from raybio.runtime.run.driver import planned, relay_of, train_opened
 from raybio.runtime.run.duration import in_words
 from raybio.runtime.run.follower import Follower
-from raybio.runtime.run.open_run import OpenRun, compare_versions
+from raybio.runtime.run.open_run import (
+    MOST_NAMED,
+    OpenRun,
+    compare_versions,
+    warn_of_other_versions,
+)
 from raybio.runtime.run.progress import ProgressView
 from raybio.runtime.run.result import Result, status_of_run
 from raybio.runtime.run.spec import Compute, RunSpec
@@ -40,9 +45,6 @@ from raybio.store.store import open_store
 from raybio.training.settings import COMPLETE
 
 POLL_SECONDS = 0.2
-
-MOST_NAMED = 6
-"""Maximum number of unfinished runs that the message after a signal names."""
 
 
 def train_runs(groups: Sequence[Sequence[RunSpec]]) -> list[list[Result]]:
@@ -77,22 +79,20 @@ def train_runs(groups: Sequence[Sequence[RunSpec]]) -> list[list[Result]]:
 
 
 def _compare_versions(runs: Sequence[OpenRun]) -> None:
-    """Print a warning for each finished run that other versions have trained.
+    """Print a warning for finished runs that other versions have trained.
 
     Unfinished runs warn when they begin.
 
     Raises:
         OtherVersionsError: for a strict run, finished or not; before anything is recorded.
     """
+    changes_by_name = {}
     for run in runs:
         is_finished = run.finished is not None
         changes = compare_versions(run.folder, is_strict=run.spec.is_strict, has_ended=is_finished)
-        if changes and is_finished:
-            print(
-                f"warning: {run.folder.path} was trained by other versions: {'; '.join(changes)}. "
-                "The other runs of this command are trained by the present ones",
-                flush=True,
-            )
+        if is_finished:
+            changes_by_name[run.spec.name] = changes
+    warn_of_other_versions(changes_by_name, "finished run")
 
 
 def _train_in_turn(runs: Sequence[OpenRun], num_runs: int) -> None:

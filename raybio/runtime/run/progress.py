@@ -52,7 +52,8 @@ class ProgressView:
         self.step = 0
         self._started_at = time.monotonic()
         self._first_step: int | None = None
-        self._first_time = 0.0
+        self._first_ms = 0
+        self._last_ms = 0
         self._last_line = 0.0
         self._live = (
             Live(console=self.console, refresh_per_second=4, get_renderable=self._panel)
@@ -106,7 +107,8 @@ class ProgressView:
             self.message = ""
             if self._first_step is None:
                 self._first_step = self.step
-                self._first_time = time.monotonic()
+                self._first_ms = report["time_ms"]
+            self._last_ms = report["time_ms"]
             train = {name: value for name, value in report["metrics"].items() if "/" not in name}
             # Deeper names, such as metrics of single relations, are too many for this line.
             evaluation = {
@@ -124,11 +126,14 @@ class ProgressView:
 
     @property
     def seconds_left(self) -> float | None:
-        """Remaining seconds at the rate of this start; None at its first step."""
-        if self._first_step is None or self.step <= self._first_step:
+        """Remaining seconds at the rate of this start; None at its first step.
+
+        The rate is that between reports, several of which may be read at once.
+        """
+        seconds = (self._last_ms - self._first_ms) / 1000
+        if self._first_step is None or self.step <= self._first_step or seconds <= 0:
             return None
-        rate = (self.step - self._first_step) / (time.monotonic() - self._first_time)
-        return (self.max_steps - self.step) / rate
+        return (self.max_steps - self.step) * seconds / (self.step - self._first_step)
 
     @property
     def _losses(self) -> dict[str, float]:

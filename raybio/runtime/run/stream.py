@@ -49,6 +49,10 @@ A core tokenizes 0.2 to 0.4 M tokens/s of uncached texts; by calculation, a GPU 
 """
 
 
+NODE_ID = "ray.io/node-id"
+"""Label that Ray gives to each node."""
+
+
 MAX_BYTES_AHEAD = 256 * 2**20
 
 
@@ -219,8 +223,12 @@ def _tables(
 
     A new dataset every ``BLOCKS_PER_DATASET`` blocks bounds the memory of this process.
     """
+    import ray
     import ray.data
 
+    # Other nodes may not have the store, and would fetch it from its bucket. They collate only
+    # where this node has no CPU left.
+    here = {NODE_ID: ray.get_runtime_context().get_node_id()}
     for start in range(0, len(bound_K2), BLOCKS_PER_DATASET):
         bounds = bound_K2[start : start + BLOCKS_PER_DATASET].tolist()
         with _settings():
@@ -236,6 +244,8 @@ def _tables(
                 zero_copy_batch=True,
                 num_cpus=DATA_CPUS / num_tasks,
                 compute=ray.data.TaskPoolStrategy(size=num_tasks),
+                label_selector=here,
+                fallback_strategy=[{"label_selector": {}}],
             )
             tables = iter(
                 dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=1)

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 from fastapi import FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
@@ -30,6 +31,9 @@ from raybio.runtime.load import TrainedModel
 from raybio.runtime.search.index import EmbeddingIndex
 from raybio.runtime.search.queries import SCORE_COLUMN
 from raybio.runtime.serve.batcher import Batcher
+
+MOST_ERRORS = 5
+"""Maximum number of errors that the answer to an invalid request names."""
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -199,12 +203,32 @@ def _add_error_handlers(app: FastAPI) -> None:
     async def refuse(_: Request, error: DataError) -> JSONResponse:
         return JSONResponse({"detail": str(error)}, status_code=422)
 
+    @app.exception_handler(RequestValidationError)
+    async def refuse_request(_: Request, error: RequestValidationError) -> JSONResponse:
+        # The input is left out: JSON has neither NaN nor half of a surrogate pair.
+        errors = [
+            {
+                "type": part["type"],
+                "loc": [
+                    _printable(key[:100]) if isinstance(key, str) else key for key in part["loc"]
+                ],
+                "msg": _printable(part["msg"]),
+            }
+            for part in error.errors()[:MOST_ERRORS]
+        ]
+        return JSONResponse({"detail": errors}, status_code=422)
+
     @app.exception_handler(404)
     async def list_paths(request: Request, _: Exception) -> JSONResponse:
         routes = [route for route in app.routes if isinstance(route, APIRoute)]
         paths = [f"{' '.join(route.methods or ())} {route.path}" for route in routes]
         detail = f"{request.url.path}: there is no such path; want {' or '.join(paths)}"
         return JSONResponse({"detail": detail}, status_code=404)
+
+
+def _printable(text: str) -> str:
+    """Return a text with escapes for halves of surrogate pairs, which UTF-8 lacks."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _check(inputs: list[Any], limits: Limits) -> None:

@@ -46,7 +46,6 @@ from raybio.core.errors import (
 from raybio.core.location import absolute
 from raybio.core.records import read_recomputable, read_record, write_record
 from raybio.core.search_space import SearchSpace
-from raybio.core.text import count_of
 from raybio.methods import METHODS
 from raybio.runtime.cluster.connection import (
     cluster_nodes,
@@ -64,7 +63,7 @@ from raybio.runtime.cluster.stop_signals import StopSignals
 from raybio.runtime.run.checks import check_lengths, report_cuts
 from raybio.runtime.run.encoder_source import encoder_record, pin_encoder
 from raybio.runtime.run.folder import RunFolder
-from raybio.runtime.run.open_run import compare_versions
+from raybio.runtime.run.open_run import compare_versions, warn_of_other_versions
 from raybio.runtime.run.precision import show_decision, worker_processors
 from raybio.runtime.run.worker_group import wait_for_workers
 from raybio.runtime.spool import spool
@@ -394,21 +393,13 @@ def _compare_versions(folder: RunFolder, *, is_strict: bool) -> None:
     Raises:
         OtherVersionsError: if the sweep is strict, naming the first of these trials.
     """
-    lines: set[str] = set()
-    num_changed = 0
+    changes_by_name = {}
     for path in sorted((folder.path / "trials").glob("*/")):
         trial = RunFolder(path.parent, path.name, option=None)
         has_result = status_of(trial) not in (FAILED, INTERRUPTED)
         changes = compare_versions(trial, is_strict=is_strict, has_ended=has_result)
-        lines.update(changes)
-        num_changed += bool(changes)
-    if lines:
-        print(
-            f"warning: other versions have trained {count_of(num_changed, 'trial')} of "
-            f"{folder.path}: {'; '.join(sorted(lines))}. The last bits of their results may be "
-            "others",
-            flush=True,
-        )
+        changes_by_name[f"{folder.name}/trials/{path.name}"] = changes
+    warn_of_other_versions(changes_by_name, "trial")
 
 
 def _forget_cluster_failures(folder: RunFolder, spec: SweepSpec) -> None:

@@ -134,7 +134,7 @@ def test_the_view_shows_a_warning_once_as_a_line_of_its_own() -> None:
         ) as view:
             view.warn("bf16 is slow here")
             view.warn("bf16 is slow here")
-            view.update([{"step": 3, "metrics": {"loss": 1.0}}])
+            view.update([{"step": 3, "time_ms": 0, "metrics": {"loss": 1.0}}])
         assert text.getvalue().count("first: warning: bf16 is slow here") == 1
 
 

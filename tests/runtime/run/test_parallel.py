@@ -20,7 +20,7 @@ import yaml
 from rich.console import Console
 
 from raybio.core.config import override_all
-from raybio.core.digest import weights_digest
+from raybio.core.digest import json_digest, weights_digest
 from raybio.core.errors import (
     CheckpointError,
     ClusterError,
@@ -28,6 +28,7 @@ from raybio.core.errors import (
     DivergedError,
     InterruptedRunError,
     OtherVersionsError,
+    RecordError,
     StopFileError,
 )
 from raybio.core.location import BucketPath
@@ -40,7 +41,7 @@ from raybio.runtime.run.driver import train
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
 from raybio.runtime.run.notices import report_start
-from raybio.runtime.run.open_run import OpenRun
+from raybio.runtime.run.open_run import OpenRun, warn_of_other_versions
 from raybio.runtime.run.parallel import (
     _interrupted,
     _Queue,
@@ -320,10 +321,47 @@ def test_a_comparison_with_a_finished_run_of_other_versions_is_reported_and_refu
     with pytest.raises(ClusterError, match="nothing fits"):
         train_runs([runs])
     out = capsys.readouterr().out
-    assert f"seed-0 was trained by other versions: {change}. The other runs" in out
+    assert out.startswith(f"warning: other versions have trained 1 finished run (seed-0): {change}")
     # A finished run is only shown, whichever versions are here now.
     assert train_runs([strict[:1]])[0][0].status == "finished"
     assert capsys.readouterr().out == ""
+
+
+def test_finished_runs_of_other_versions_are_reported_in_one_line_for_all_with_equal_changes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    changes = {f"seed-{seed}": ["numpy: 1 -> 2", "torch: 1 -> 2"] for seed in range(8)}
+    warn_of_other_versions(changes | {"equal": [], "other": ["numpy: 0 -> 2"]}, "finished run")
+    ending = ". The last bits of their results may be others"
+    assert capsys.readouterr().out.splitlines() == [
+        "warning: other versions have trained 8 finished runs (seed-0, seed-1, seed-2, seed-3, "
+        f"seed-4, seed-5, …): numpy: 1 -> 2; torch: 1 -> 2{ending}",
+        f"warning: other versions have trained 1 finished run (other): numpy: 0 -> 2{ending}",
+    ]
+
+
+@pytest.mark.parametrize("damage", ["another format", "torn launch"])
+def test_a_finished_run_whose_versions_cannot_be_read_blocks_only_a_strict_comparison(
+    request_one: RunSpec, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    short = replace(request_one, config=override_all(request_one.config, {"schedule.max_steps": 2}))
+    runs = [with_seed(short, seed) for seed in (0, 1)]
+    finish(runs[0])
+    folder = runs[0].folder
+    (path,) = folder.checkpoints.glob("step-*/manifest.json")
+    manifest = json.loads(path.read_text())
+    if damage == "another format":
+        manifest["format_version"] = 1
+    else:
+        del manifest["run"]["launch.json"]
+        folder.launch.write_text(folder.launch.read_text()[:20])
+    del manifest["checksum"]
+    path.write_text(json.dumps(manifest | {"checksum": json_digest(manifest)}))
+    monkeypatch.setattr("raybio.runtime.run.parallel._train_together", no_room_for_any)
+    with pytest.raises(ClusterError, match="nothing fits"):
+        train_runs([runs])
+    with pytest.raises((CheckpointError, RecordError)):
+        train_runs([[replace(run, is_strict=True) for run in runs]])
 
 
 def no_room_for_any(runs: list[OpenRun], num_runs: int) -> None:

@@ -9,7 +9,9 @@ from raybio.runtime.run.progress import ProgressView, _clock
 
 
 def report(step: int, **metrics: float) -> dict:
-    return {"step": step, "metrics": {"loss": 2.5, "tokens_per_second": 1234.0, **metrics}}
+    """Return the report of a run that takes two seconds a step."""
+    metrics = {"loss": 2.5, "tokens_per_second": 1234.0, **metrics}
+    return {"step": step, "time_ms": 2000 * step, "metrics": metrics}
 
 
 def test_without_a_terminal_it_prints_plain_lines_with_step_rate_losses_and_evaluation() -> None:
@@ -20,7 +22,17 @@ def test_without_a_terminal_it_prints_plain_lines_with_step_rate_losses_and_eval
     lines = text.getvalue().splitlines()
     assert lines[0] == "first: starting"
     assert lines[1].startswith("first: step 10/100 | 1,234 tokens/s | loss 2.5")
-    assert "left" in lines[2] and "val/mrr 0.25" in lines[2]
+    assert "| 2:40 left |" in lines[2] and "val/mrr 0.25" in lines[2]
+
+
+def test_what_is_left_follows_from_the_times_of_reports_that_are_read_at_once() -> None:
+    text = io.StringIO()
+    with ProgressView("first", 100_000, Console(file=text, width=200)) as view:
+        view.update([report(0), report(1, **{"val/mrr": 0.25})])
+    assert "step 1/100,000 | 2 days left" in text.getvalue()
+    view = ProgressView("second", 10, Console(file=text))
+    view.update([report(3), report(4) | {"time_ms": 6000}])
+    assert view.seconds_left is None  # the clock was set back
 
 
 def test_plain_lines_do_not_flood_a_log() -> None:
@@ -34,7 +46,7 @@ def test_plain_lines_do_not_flood_a_log() -> None:
 def test_a_report_without_losses_leaves_no_empty_column() -> None:
     text = io.StringIO()
     with ProgressView("first", 100, Console(file=text, force_terminal=False, width=200)) as view:
-        view.update([{"step": 0, "metrics": {"val/mrr": 0.25}}])
+        view.update([{"step": 0, "time_ms": 0, "metrics": {"val/mrr": 0.25}}])
     assert text.getvalue().splitlines()[1] == "first: step 0/100 | val/mrr 0.25"
 
 
@@ -45,7 +57,9 @@ def test_the_first_loss_is_shown_at_once_and_a_note_stays() -> None:
             "first", 100, Console(file=text, force_terminal=is_terminal, width=200)
         ) as view:
             view.note("100 steps = 10 epochs")
-            view.update([{"step": 0, "metrics": {"val/mrr": 0.25}}, report(1), report(2)])
+            view.update(
+                [{"step": 0, "time_ms": 0, "metrics": {"val/mrr": 0.25}}, report(1), report(2)]
+            )
         assert text.getvalue().count("first: 100 steps = 10 epochs") == 1
         if not is_terminal:
             assert [line.split(" | ")[0] for line in text.getvalue().splitlines()[2:]] == [

@@ -223,6 +223,17 @@ def test_an_object_store_that_is_too_small_delays_the_stream_and_loses_nothing(
     assert "every step arrived as it was made" in done.stdout, done.stderr[-3000:]
 
 
+@pytest.mark.nightly
+@pytest.mark.usefixtures("private_home")
+def test_steps_are_collated_on_the_node_of_their_worker_unless_it_has_no_room(
+    tmp_path: Path,
+) -> None:
+    script = Path(__file__).with_name("stream_on_two_nodes.py")
+    done = run_script(script, tmp_path, PYTHONPATH=str(ROOT), RAY_AUTH_MODE="disabled")
+    assert "collated here" in done.stdout, done.stderr[-3000:]
+    assert "collated elsewhere where there is no room" in done.stdout, done.stderr[-3000:]
+
+
 def _refuse(step: int, rank: int, world: int) -> dict[str, np.ndarray]:
     if step == 3:
         raise DataError("rows.arrow: row 7 is torn")

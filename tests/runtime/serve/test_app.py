@@ -300,6 +300,27 @@ def test_requests_beyond_the_limits_are_refused(tmp_path: Path) -> None:
     assert post(app, "/encode", None, chunks=[b'{"inputs"', b': ["MKT"]}']).status == 200
 
 
+@pytest.mark.parametrize(
+    ("body", "where"),
+    [
+        ('{"inputs": [NaN]}', ["body", "inputs", 0]),
+        ('{"inputs": [Infinity]}', ["body", "inputs", 0]),
+        ('{"inputs": "M\\ud83d"}', ["body", "inputs"]),
+        ('{"inputs": ["M"], "\\ud83d": -Infinity}', ["body"]),
+        ('{"inputs": ["M"], "' + "x" * 200 + '": NaN}', ["body", "x" * 100]),
+        ('{"inputs": [1, 2, 3, 4, 5, 6, 7]}', ["body", "inputs", 0]),
+    ],
+)
+def test_what_json_cannot_answer_is_refused_with_its_position(
+    tmp_path: Path, body: str, where: list[str | int]
+) -> None:
+    app = http_app(raybio.load(export(tmp_path / "model", 0)), limits=LIMITS)
+    status, content = post(app, "/encode", None, chunks=[body.encode()])
+    assert (status, content["detail"][0]["loc"]) == (422, where)
+    assert len(content["detail"]) <= 5
+    assert all(error.keys() == {"type", "loc", "msg"} for error in content["detail"])
+
+
 def test_a_body_of_many_chunks_is_read_in_a_time_that_grows_with_its_size() -> None:
     """Each chunk copied all before it: a minute for 8 MB in chunks of 64 bytes."""
     received = []

@@ -15,6 +15,7 @@ from raybio.runtime.spool.index import files_of
 from raybio.runtime.spool.lease import LEASE, LostLeaseError
 from raybio.store.bucket import BucketFolder
 from raybio.store.remote_model import model_path
+from tests.azure import Azure
 from tests.s3 import S3
 
 FILES = ("run.json", "metrics.jsonl", "plots/loss.png", "result.json")
@@ -337,3 +338,18 @@ def test_a_folder_that_cannot_be_read_takes_nothing_from_the_bucket(
         monkeypatch.setattr("os.scandir", scan)
     monkeypatch.setattr("os.scandir", scandir)
     assert names_in(bucket) == set(FILES)
+
+
+def test_a_run_is_mirrored_and_its_files_are_not_fetched_again(
+    container: BucketPath, azure: Azure, tmp_path: Path
+) -> None:
+    folder = RunFolder(tmp_path / "runs", "mine")
+    with spool.held(folder, container):
+        folder.config.write_text("method: m\n")
+    azure.requests.clear()
+    with spool.held(folder, container):
+        assert folder.config.read_text() == "method: m\n"
+    assert [path for method, path in azure.requests if method == "GET" and "config" in path] == []
+    folder.config.unlink()
+    spool.refresh(folder, container)
+    assert folder.config.read_text() == "method: m\n"

@@ -505,7 +505,8 @@ def test_a_sweep_whose_trials_other_versions_have_trained_is_reported_and_refuse
     ):
         start(strict, others, second)
     assert files_of(spec.path) == files
-    warning = f"warning: other versions have trained 1 trial of {spec.path}: {change}."
+    name = f"{spec.path.name}/trials/{spec.folder(first).path.name}"
+    warning = f"warning: other versions have trained 1 trial ({name}): {change}."
     assert warning in start(spec, others, second)
     # All trials have ended, and nothing of the sweep is trained any more.
     for versions in (own, others):
