@@ -81,10 +81,10 @@ class RelationProbeTask(BenchmarkTask):
         return missing_files(sources.values(), wanted)
 
     def _missing_split(self) -> str:
-        """Return which split has no documents; an empty text if all have some."""
+        """Return which split has no documents; an empty text if both have some."""
         assert self.store is not None
         documents = open_store(self.store, DocumentStore)
-        for split in ("train", "dev", "test"):
+        for split in ("dev", "test"):
             if not len(documents.split_rows(split)):
                 return f"{self.store}: has no {split} documents; prepare it with --{split}"
         return ""

@@ -54,12 +54,17 @@ def unmasked(read: ReadRows, row_R: np.ndarray) -> TokenBatch:
     return TokenBatch.from_numpy(token_T, indptr_R1)
 
 
-class HasGraph(Protocol):
-    """A store of linked rows, or any other object with a graph over rows."""
+class HasLinks(Protocol):
+    """A store of linked rows, or any other object with links between rows."""
 
     @property
     def graph(self) -> Graph:
         """Training graph over the rows."""
+        ...
+
+    @property
+    def heldout(self) -> np.ndarray:
+        """Links (E, 2) that are kept out of it."""
         ...
 
 
@@ -80,7 +85,7 @@ class LinkCollate:
         self_loops: as in ``LinkPlan``.
     """
 
-    linked: HasGraph
+    linked: HasLinks
     plan_config: PlanConfig
     mask_config: MaskConfig
     read: ReadRows
@@ -92,7 +97,13 @@ class LinkCollate:
     @cached_property
     def plan(self) -> LinkPlan:
         """The plan over the store's training graph."""
-        return LinkPlan(self.linked.graph, self.plan_config, self.seed, self.self_loops)
+        return LinkPlan(
+            self.linked.graph,
+            self.plan_config,
+            self.seed,
+            self.linked.heldout,
+            self.self_loops,
+        )
 
     def __getstate__(self) -> dict[str, object]:
         """Return the fields without the cached plan, to keep the pickle small."""

@@ -6,7 +6,7 @@ number of workers that share it.
 Shape letters: B anchors of a step, P positives and Q negatives of an anchor.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -42,8 +42,8 @@ class LinkPlan:
     """The tiered sampler of McDermott et al.: anchors, linked positives and tier-1 negatives.
 
     Tier 1 draws an anchor's negatives from its own group. Tier 2, the similarity of embeddings, is
-    the loss's part. Nodes without a training link, as those that are held out, are never drawn:
-    the evaluation takes them for unseen.
+    the loss's part. Nodes all of whose links are held out are never drawn: an evaluation takes them
+    for unseen.
 
     In ``uniform`` order the anchors of all steps form one endless stream. Its k-th entry is node
     number ``k mod N`` of the keyed permutation of epoch ``k div N``. So every batch is full, and
@@ -53,6 +53,7 @@ class LinkPlan:
         graph: the training links.
         config: number of rows of each kind and order of the anchors.
         seed: seed of all draws.
+        heldout_E2: links that are kept out of the training links.
         self_loops: each node counts as a neighbor of itself. So it is drawn as its own positive as
             often as any other neighbor, and nodes without a link are anchors too. For parity with
             the authors' synthetic surfaces.
@@ -65,6 +66,7 @@ class LinkPlan:
     graph: Graph
     config: PlanConfig
     seed: int
+    heldout_E2: np.ndarray = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64))
     self_loops: bool = False
 
     def __post_init__(self) -> None:
@@ -149,9 +151,12 @@ class LinkPlan:
     @cached_property
     def _drawn(self) -> tuple[Graph, np.ndarray | None]:
         """The graph of the nodes that are drawn, and their numbers; None: all nodes are drawn."""
-        if self.self_loops or self.graph.degree_N.all():
+        is_unseen_N = np.zeros(self.graph.num_nodes, dtype=bool)
+        is_unseen_N[self.heldout_E2.ravel()] = True
+        is_unseen_N &= self.graph.degree_N == 0
+        if self.self_loops or not is_unseen_N.any():
             return self.graph, None
-        return self.graph.linked_part()
+        return self.graph.without(is_unseen_N)
 
     @cached_property
     def _nodes(self) -> np.ndarray:

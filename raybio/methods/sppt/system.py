@@ -133,7 +133,9 @@ def link_system(
 
 def link_steps_per_epoch(config: Any, linked: Linked, *, self_loops: bool = False) -> float:
     """Return the steps in which each node with a positive is an anchor once."""
-    return LinkPlan(linked.graph, config.plan, config.seed, self_loops).steps_per_epoch
+    return LinkPlan(
+        linked.graph, config.plan, config.seed, linked.heldout, self_loops
+    ).steps_per_epoch
 
 
 def check_link_plan(config: Any, linked: Linked, *, self_loops: bool = False) -> None:
@@ -143,7 +145,7 @@ def check_link_plan(config: Any, linked: Linked, *, self_loops: bool = False) ->
         ConfigError: if a batch is larger than the graph, and anchors are drawn without replacement.
         DataError: if there are no links, or a node is linked to all others.
     """
-    plan = LinkPlan(linked.graph, config.plan, config.seed, self_loops)
+    plan = LinkPlan(linked.graph, config.plan, config.seed, linked.heldout, self_loops)
     if config.objective.lambda_spml > 0:
         plan.check_negatives()
 

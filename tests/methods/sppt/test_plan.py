@@ -76,26 +76,28 @@ def test_group_first_takes_a_second_group_where_the_first_is_too_small(tiny_stor
 
 
 def test_isolated_nodes_are_no_anchors() -> None:
-    graph = Graph.from_edges(np.array([[0, 1], [3, 4]]), 6, np.zeros(6, dtype=np.int32))
-    plan = LinkPlan(graph, PlanConfig(global_batch_rows=4), seed=0)
-    assert sorted(plan.rows(0).anchor_B) == [0, 1, 3, 4]
+    graph = Graph.from_edges(np.array([[0, 1], [1, 3]]), 5, np.zeros(5, dtype=np.int32))
+    plan = LinkPlan(graph, PlanConfig(global_batch_rows=3), seed=0)
+    assert sorted(plan.rows(0).anchor_B) == [0, 1, 3]
     assert plan.steps_per_epoch == 1
-    assert LinkPlan(graph, PlanConfig(global_batch_rows=3), seed=0).steps_per_epoch == 4 / 3
+    assert LinkPlan(graph, PlanConfig(global_batch_rows=2), seed=0).steps_per_epoch == 1.5
 
 
-def test_held_out_nodes_are_never_drawn_and_the_others_alike() -> None:
-    # Nodes 1, 4 and 8 have no link; node 0 is linked to all others of its group but node 5.
+def test_nodes_that_are_held_out_are_never_drawn_and_the_others_alike() -> None:
+    # Nodes 1 and 8 are held out; node 4 has no link at all, and node 9 a training link, too.
     edges = np.array([[0, 2], [0, 3], [2, 3], [5, 3], [6, 7], [7, 9]])
+    heldout = np.array([[1, 8], [8, 9]])
     group_N = np.array([0, 0, 0, 0, 0, 0, 1, 1, 1, 1], dtype=np.int32)
     graph = Graph.from_edges(edges, 10, group_N)
-    plan = LinkPlan(graph, PlanConfig(global_batch_rows=7, num_negatives_per_anchor=3), seed=0)
+    config = PlanConfig(global_batch_rows=7, num_negatives_per_anchor=3)
+    plan = LinkPlan(graph, config, 0, heldout)
     drawn: dict[int, list[int]] = {node: [] for node in (0, 2, 3, 5, 6, 7, 9)}
     for step in range(400):
         rows = plan.rows(step)
         for anchor, negatives in zip(rows.anchor_B, rows.negative_BQ, strict=True):
             drawn[int(anchor)] += negatives.tolist()
-    # Nodes 3 and 7 are linked to all others of their group: theirs come from the other group.
-    wanted = {0: {5}, 2: {5}, 3: {6, 7, 9}, 5: {0, 2}, 6: {9}, 7: {0, 2, 3, 5}, 9: {6}}
+    # Node 7 is linked to all others of its group that are seen: its negatives are of the other one.
+    wanted = {0: {4, 5}, 2: {4, 5}, 3: {4}, 5: {0, 2, 4}, 6: {9}, 7: {0, 2, 3, 4, 5}, 9: {6}}
     assert {node: set(found) for node, found in drawn.items()} == wanted
     for found in drawn.values():
         _, count = np.unique(found, return_counts=True)

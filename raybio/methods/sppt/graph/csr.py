@@ -162,12 +162,18 @@ class Graph:
         position_QS = sample_non_neighbors(indptr, indices, position_Q, first_Q, end_Q, num, rng)
         return layout.node_N[position_QS]
 
-    def linked_part(self) -> tuple["Graph", Positions]:
-        """Return the graph of the nodes that have a neighbor, renumbered, and their old numbers."""
-        node_M = np.flatnonzero(self.degree_N)
+    def without(self, is_left_out_N: NDArray[np.bool_]) -> tuple["Graph", Positions]:
+        """Return the graph without some nodes, renumbered, and the old numbers of its nodes.
+
+        Raises:
+            ValueError: if a node that is left out has neighbors.
+        """
+        if self.degree_N[is_left_out_N].any():
+            raise ValueError("a node that is left out has neighbors, want none")
+        node_M = np.flatnonzero(~is_left_out_N)
         new_N = np.zeros(self.num_nodes, dtype=self.indices.dtype)
         new_N[node_M] = np.arange(len(node_M))
-        # Rows of other nodes are empty, so the remaining ones are adjacent.
+        # Rows of the others are empty, so the remaining ones are adjacent.
         indptr = np.append(self.indptr[node_M], self.indptr[-1])
         return Graph(indptr, new_N[self.indices], self.group_N[node_M]), node_M
 

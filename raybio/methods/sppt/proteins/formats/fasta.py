@@ -89,7 +89,7 @@ def _check_proteins(path: str | Path, sequences: pa.Array) -> None:
         raise DataError(
             f"{path}: {share:.1%} of the letters are A, C, G, T, U or N, as in DNA and RNA; want "
             "proteins, one letter an amino acid. Translate the sequences. If they are proteins, "
-            "give them as a table with the columns protein_id, species_taxid and sequence"
+            "give them as a table"
         )
 
 
