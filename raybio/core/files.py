@@ -283,7 +283,7 @@ def locked(path: Path) -> Iterator[None]:
     """
     with path.open("a") as file:
         # The system releases it when the process ends, in whatever way.
-        _flock(file, fcntl.LOCK_EX)
+        flock(file.fileno(), fcntl.LOCK_EX, path)
         yield
 
 
@@ -294,20 +294,26 @@ def try_lock(file: IO[Any]) -> bool:
         NoLocksError: if its disk has no locks.
     """
     try:
-        _flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB, file.name)
         return True
     except BlockingIOError:
         return False
 
 
-def _flock(file: IO[Any], operation: int) -> None:
+def flock(descriptor: int, operation: int, path: str | Path) -> None:
+    """Call ``fcntl.flock`` on an open file.
+
+    Raises:
+        NoLocksError: naming ``path``, if its disk has no locks.
+        OSError: as ``fcntl.flock``.
+    """
     try:
-        fcntl.flock(file, operation)
+        fcntl.flock(descriptor, operation)
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
         reason = f"{error.strerror}, its disk has no file locks (flock)"
-        raise NoLocksError(error.errno, reason, file.name) from error
+        raise NoLocksError(error.errno, reason, str(path)) from error
 
 
 def replace_text(path: Path, text: str) -> None:

@@ -31,8 +31,8 @@ IMPLEMENTATION = "raybio_packed_sdpa"
 BACKEND = "inductor"
 """Backend of ``torch.compile``."""
 
-_MAX_GRAPHS = 256
-"""Graphs of a process, which may train many models one after the other, as in a sweep."""
+_NO_LIMIT = 2**31 - 1
+"""Graphs of a process, which may train hundreds of models one after the other, as in a sweep."""
 
 _PACKABLE = ("bert", "distilbert", "electra", "esm", "modernbert", "roberta", "xlm-roberta")
 """Types of models that accept token positions and pass arguments on to their attention.
@@ -105,7 +105,8 @@ def _compiled_layers(model: PreTrainedModel) -> Iterator[None]:
     # An attribute of the module hides the method of its class.
     layers.forward = functools.partial(_compiled_forward(), layers)
     try:
-        with torch._dynamo.config.patch(recompile_limit=_MAX_GRAPHS):
+        limits = {"recompile_limit": _NO_LIMIT, "accumulated_recompile_limit": _NO_LIMIT}
+        with torch._dynamo.config.patch(limits):
             yield
     finally:
         del layers.forward

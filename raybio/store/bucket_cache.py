@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from raybio.core.cache import VARIABLE, cache_folder
 from raybio.core.errors import ConfigError, StorageError
-from raybio.core.files import nearest_existing
+from raybio.core.files import flock, nearest_existing
 from raybio.core.text import size_text
 
 _log = logging.getLogger(__name__)
@@ -268,7 +268,7 @@ def _shared_lock(folder: Path) -> int:
         # Another user of this machine made it. A shared lock does not require write access.
         descriptor = os.open(_lock_path(folder), os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        flock(descriptor, fcntl.LOCK_SH, _lock_path(folder))
     except OSError:
         os.close(descriptor)
         raise
@@ -280,7 +280,7 @@ def _lock(path: Path, operation: int) -> Iterator[None]:
     """Hold a lock for a ``with`` block; ``BlockingIOError`` if another process has it."""
     descriptor = _open_lock(path)
     try:
-        fcntl.flock(descriptor, operation)
+        flock(descriptor, operation, path)
         yield
     finally:
         os.close(descriptor)
@@ -294,12 +294,12 @@ def _making(folder: Path) -> Iterator[None]:
         start = time.monotonic()
         while True:
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, _making_path(folder))
                 break
             except BlockingIOError:
                 if time.monotonic() - start > SILENT_SECONDS:
                     _log.warning("%s: another process makes this copy; waiting for it", folder)
-                    fcntl.flock(descriptor, fcntl.LOCK_EX)
+                    flock(descriptor, fcntl.LOCK_EX, _making_path(folder))
                     break
                 time.sleep(0.05)
         yield

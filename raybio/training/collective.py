@@ -156,7 +156,7 @@ class ProcessGroup:
             # The new group waits without a limit for workers to join it, so make sure that all are
             # here.
             self.host_sum([0])
-            with _NamedFailure(self, "gloo group of evaluations"):
+            with _NamedFailure(self, "gloo group of waits without a limit"):
                 self.patient_group = dist.new_group(backend="gloo", timeout=_UNLIMITED)
         self._is_patient = True
         try:

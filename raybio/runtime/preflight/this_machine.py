@@ -1,6 +1,5 @@
 """Checks of this machine before a start, without Ray."""
 
-import fcntl
 import heapq
 import logging
 import os
@@ -15,7 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from raybio.core.errors import ClusterError, first_line
-from raybio.core.files import nearest_existing
+from raybio.core.files import nearest_existing, try_lock
 from raybio.runtime.cluster.connection import (
     LOCAL_ONLY,
     cluster_to_join,
@@ -216,7 +215,7 @@ def write_and_read(path: Path) -> str:
     """Write, lock, force to disk and read back a new file; return the fault, empty if none."""
     try:
         with open(path, "x", encoding="utf-8") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try_lock(file)
             file.write(path.name)
             file.flush()
             os.fsync(file.fileno())

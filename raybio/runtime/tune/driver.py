@@ -394,9 +394,14 @@ def _compare_versions(folder: RunFolder, *, is_strict: bool) -> None:
         OtherVersionsError: if the sweep is strict, naming the first of these trials.
     """
     changes_by_name = {}
+    reruns = {path.parent for path in _cluster_failures(folder)}
     for path in sorted((folder.path / "trials").glob("*/")):
         trial = RunFolder(path.parent, path.name, option=None)
-        has_result = status_of(trial) not in (FAILED, INTERRUPTED)
+        status = status_of(trial)
+        if status == FAILED and path not in reruns:
+            # It has no result, and is not trained again.
+            continue
+        has_result = status not in (FAILED, INTERRUPTED)
         changes = compare_versions(trial, is_strict=is_strict, has_ended=has_result)
         changes_by_name[f"{folder.name}/trials/{path.name}"] = changes
     warn_of_other_versions(changes_by_name, "trial")

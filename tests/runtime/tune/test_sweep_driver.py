@@ -5,6 +5,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +29,7 @@ from raybio.runtime.run.metrics_log import read_reports
 from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.runtime.tracking.tracker import Tracker
 from raybio.runtime.tune.callback import TrialCallback
-from raybio.runtime.tune.driver import sweep
+from raybio.runtime.tune.driver import _compare_versions, sweep
 from raybio.runtime.tune.run_trial import run_trial
 from raybio.runtime.tune.search import TRIAL
 from raybio.runtime.tune.trial import (
@@ -515,6 +516,28 @@ def test_a_sweep_whose_trials_other_versions_have_trained_is_reported_and_refuse
     (spec.folder(first).path / ENDED).unlink()
     with pytest.raises(OtherVersionsError, match=f"torch: 9.0 -> {re.escape(own['torch'])}"):
         start(strict, own, first)
+
+
+@pytest.mark.usefixtures("heard")
+def test_a_trial_that_failed_for_good_is_not_compared(
+    request_to: SweepSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = replace(request_to, space=space_of(tmp_path, **GRID))
+    first = Trial({LAMBDA: 0.0})
+    monkeypatch.setattr("raybio.runtime.tune.driver._run_tune", trains_here(first))
+    sweep(spec)
+    others = open_run.arithmetic_versions() | {"torch": "9.0"}
+    monkeypatch.setattr(open_run, "arithmetic_versions", lambda: others)
+    trial = spec.folder(first).path
+    write_record(trial / ENDED, "trial end", {"status": FAILED})
+    sweep_folder = RunFolder(spec.path.parent, spec.path.name, option=None)
+    for kind, refusal in (
+        ("DivergedError", nullcontext()),
+        ("ClusterError", pytest.raises(OtherVersionsError)),
+    ):
+        write_record(trial / "failure.json", "failure", {"kind": kind, "error": "it ended"})
+        with refusal:
+            _compare_versions(sweep_folder, is_strict=True)
 
 
 @pytest.mark.usefixtures("heard")
