@@ -117,15 +117,16 @@ def verdicts(relations: Sequence[Relation], layout: TableLayout) -> list[str]:
         for each in relations:
             is_meant = (each.model, each.split, each.measure) == (model, splits[-1], measure)
             if is_meant and not each.is_trained and each.row not in layout.oracles:
-                rows_by_word.setdefault(each.word, []).append(each.row)
+                # Of repetitions, the row is "initial, 3 runs".
+                name = each.row.partition(", ")[0]
+                rows_by_word.setdefault(each.word, []).append(name)
         standing = _standing(rows_by_word)
         if standing:
             where = f"{layout.splits[splits[-1]]} ({layout.measures[measure]})"
             advice = f". {layout.if_passed}" if layout.if_passed and PASSES in rows_by_word else ""
             remarks.append(f"{model}, {where}: {standing}{advice}")
             for word, words in ((PASSES, "worse"), (REACHES, "not clearly better")):
-                # Of repetitions, the row is "initial, 3 runs".
-                if any(row.partition(", ")[0] == INITIAL for row in rows_by_word.get(word, ())):
+                if INITIAL in rows_by_word.get(word, ()):
                     remarks.append(f"{model}: {words} than its initial encoder on {where}")
     return remarks
 

@@ -401,7 +401,7 @@ def test_a_line_says_where_a_model_stands_and_gives_the_advice_of_its_layout() -
             ("kNN on TF-IDF", "run", "test", "passes"),
             ("gold", "run", "test", "passes"),
             ("other", "run", "test", "passes"),
-            ("ridge on TF-IDF", "run", "test", "reaches"),
+            ("ridge on TF-IDF, 3 runs", "run", "test", "reaches"),
             ("nearest centroid", "run", "test", "below"),
             ("chance", "run", "test", "cannot be compared"),
             ("chance", "run", "dev", "passes"),
