@@ -1,7 +1,8 @@
 """Typed batches of sentences whose words are embedded.
 
 Shape letters: R sentences, T tokens end to end, W words end to end, L padded length. In graphs: A
-anchors, G graphs, N nodes, E edges, F numbers in a feature; K samples of a word.
+anchors, G graphs, N nodes, U distinct words of nodes, E edges, F numbers in a feature; K samples of
+a word.
 """
 
 from dataclasses import dataclass
@@ -102,7 +103,8 @@ class RelationGraphBatch(WordBatch):
     shard; samples, which may be words of other workers, are rows of the global batch.
 
     Attributes:
-        feature_NF: fixed features of the nodes of all graphs, from the untrained encoder.
+        feature_UF: fixed features of the distinct words of all graphs, from the untrained encoder.
+        feature_N: row of ``feature_UF`` of each node.
         word_N: word of each node.
         node_indptr_G1: nodes of each graph.
         head_E: first node of each edge; edges have both directions and no loops.
@@ -114,7 +116,8 @@ class RelationGraphBatch(WordBatch):
         sample_tag_WK: tags of these samples.
     """
 
-    feature_NF: Tensor
+    feature_UF: Tensor
+    feature_N: Tensor
     word_N: Tensor
     node_indptr_G1: Tensor
     head_E: Tensor

@@ -113,13 +113,17 @@ class RelationGraphCollate:
         edge_E2 = np.array(edge, dtype=np.int64).reshape(-1, 2)
         number_N = np.array(number_of_node, dtype=np.int64)
         position_N = np.array(position, dtype=np.int64)
-        feature_NF = np.zeros((0, 0), np.float32)
+        word_N = pointers[number_N] + 1 + position_N
+        # A word is a node of many graphs; its feature travels once.
+        _, first_U, feature_N = np.unique(word_N, return_index=True, return_inverse=True)
+        feature_UF = np.zeros((0, 0), np.float32)
         if self.features is not None:
-            row_N = np.array(rows, dtype=np.int64)[number_N]
-            feature_NF = self.features.of(row_N, position_N)
+            row_U = np.array(rows, dtype=np.int64)[number_N[first_U]]
+            feature_UF = self.features.of(row_U, position_N[first_U])
         return {
-            "feature_NF": feature_NF,
-            "word_N": pointers[number_N] + 1 + position_N,
+            "feature_UF": feature_UF,
+            "feature_N": feature_N,
+            "word_N": word_N,
             "node_indptr_G1": np.cumsum(size, dtype=np.int64),
             "head_E": np.concatenate([edge_E2[:, 0], edge_E2[:, 1]]),
             "tail_E": np.concatenate([edge_E2[:, 1], edge_E2[:, 0]]),

@@ -119,8 +119,8 @@ class RelationGraphObjective(CouplingObjective):
     def similarities(self, embedding_WD: Tensor, batch: RelationGraphBatch) -> "Similarities":
         """Return the cosines (G,) of all graphs with their texts."""
         assert self.head.graph is not None
-        feature_ND = batch.feature_NF.to(embedding_WD.dtype)
-        state_ND = self.head.graph(feature_ND, batch.head_E, batch.tail_E)
+        feature_NF = batch.feature_UF.to(embedding_WD.dtype).index_select(0, batch.feature_N)
+        state_ND = self.head.graph(feature_NF, batch.head_E, batch.tail_E)
         first_A = first_graphs(batch.anchor_G, len(batch.sentence_A))
         if self.model == "clgs":
             text_AD = self._sentences(embedding_WD, batch)[batch.sentence_A]

@@ -124,14 +124,16 @@ def test_nodes_are_words_of_their_sentences_and_have_their_features(store, tmp_p
     collate = collate_of(store, tmp_path)
     batch = RelationGraphBatch.from_arrays(collate(0, 0, 1))
     rows = collate.rows  # which of them: by the words' features
-    assert batch.feature_NF.shape == (len(batch.word_N), WIDTH)
+    num_distinct = len(set(batch.word_N.tolist()))
+    assert num_distinct < len(batch.word_N)
+    assert batch.feature_UF.shape == (num_distinct, WIDTH)
     features = np.load(tmp_path / "features.npy")
     place_by_feature = {tuple(one): place for place, one in enumerate(features.tolist())}
     sentence_of_node = batch.sentence_A[batch.anchor_G].repeat_interleave(
         batch.node_indptr_G1.diff()
     )
     for number in range(len(batch.word_N)):
-        place = place_by_feature[tuple(batch.feature_NF[number].tolist())]
+        place = place_by_feature[tuple(batch.feature_UF[batch.feature_N[number]].tolist())]
         sentence = int(sentence_of_node[number])
         start, stop = (
             batch.word_indptr_R1[sentence].item(),
@@ -165,7 +167,10 @@ def test_workers_share_a_step_and_draw_the_same(store, tmp_path, kind, world, ba
         )
         is_own = np.isin(whole["word_N"], own)
         np.testing.assert_array_equal(own[part["word_N"]], whole["word_N"][is_own])
-        np.testing.assert_array_equal(part["feature_NF"], whole["feature_NF"][is_own])
+        np.testing.assert_array_equal(
+            part["feature_UF"][part["feature_N"]],
+            whole["feature_UF"][whole["feature_N"][is_own]],
+        )
 
 
 def test_a_worker_draws_only_for_its_own_words(store, tmp_path):

@@ -37,7 +37,8 @@ def batch_of(graphs, edges, sentence_A, sizes, samples=0, seed=0) -> RelationGra
         "label_T": np.zeros(num_words, int),
         "word_T": np.zeros(num_words, int),
         "word_indptr_R1": np.cumsum([0, *sizes]),
-        "feature_NF": rng.normal(size=(len(words), WIDTH)),
+        "feature_UF": rng.normal(size=(len(words), WIDTH)),
+        "feature_N": rng.permutation(len(words)),
         "word_N": np.array(words),
         "node_indptr_G1": indptr,
         "head_E": np.array([one for one, _ in both], int),
@@ -78,7 +79,7 @@ def words(num: int = 16) -> torch.Tensor:
 
 def states(objective: RelationGraphObjective, batch: RelationGraphBatch) -> np.ndarray:
     return graph_oracles.as_array(
-        objective.head.graph(batch.feature_NF, batch.head_E, batch.tail_E)
+        objective.head.graph(batch.feature_UF[batch.feature_N], batch.head_E, batch.tail_E)
     )
 
 
