@@ -4,7 +4,9 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import glob
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -232,6 +234,28 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         if old.exists() and not path.exists():
             old.rename(path)
         shutil.rmtree(workshop, ignore_errors=True)
+
+
+def delete_leftovers(path: Path) -> None:
+    """Delete leftovers of killed processes next to an output that only this process writes.
+
+    These are folders of ``atomic_folder`` and files of ``replaced_file``. An old folder whose
+    replacement did not come goes back to ``path``.
+
+    Raises:
+        OSError: if one cannot be deleted.
+    """
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*"):
+        end = leftover.name.removeprefix(f".{path.name}.")
+        if leftover.is_dir() and re.fullmatch(r"[a-z0-9_]{8}", end):
+            # A hidden folder of the user may have such a name.
+            if {entry.name for entry in leftover.iterdir()} <= {"new", "old"}:
+                old = leftover / "old"
+                if old.exists() and not path.exists():
+                    old.rename(path)
+                shutil.rmtree(leftover)
+        elif leftover.is_file() and end.isdecimal():
+            leftover.unlink()
 
 
 def replace_folder(new: Path, path: Path, old: Path) -> None:

@@ -23,6 +23,7 @@ from raybio.core.errors import (
     DataError,
     StoreError,
 )
+from raybio.core.files import delete_leftovers
 from raybio.core.location import BucketPath, Location, absolute
 from raybio.runtime.cluster.connection import connected
 from raybio.runtime.cluster.resources import check_resources
@@ -30,7 +31,6 @@ from raybio.runtime.embed_actors import DEFAULT_FORMAT, EmbeddingFormat, embed_p
 from raybio.runtime.embed_inputs import EmbeddingInputs, inputs_of
 from raybio.runtime.embed_output import (
     check_output_path,
-    delete_leftovers,
     is_folder_of_files,
     output_here,
 )

@@ -1,10 +1,7 @@
 """The output of a bulk embedding: where it may be written, and its local file."""
 
 import contextlib
-import glob
 import hashlib
-import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -21,21 +18,6 @@ Unit = Literal["input", "token"]
 
 WRITTEN_FILES = "embeddings-*-of-*.parquet"
 """Pattern of the names of the files in an output that is a folder."""
-
-
-def delete_leftovers(out: Path) -> None:
-    """Delete leftovers of killed commands next to an output that only this command holds.
-
-    These are files of ``join`` and folders of ``atomic_folder``.
-    """
-    for path in out.parent.glob(f".{glob.escape(out.name)}.*"):
-        end = path.name.removeprefix(f".{out.name}.")
-        if path.is_dir() and re.fullmatch(r"[a-z0-9_]{8}", end):
-            # A hidden folder of the user may have such a name.
-            if {entry.name for entry in path.iterdir()} <= {"new", "old"}:
-                shutil.rmtree(path)
-        elif path.is_file() and end.isdecimal():
-            path.unlink()
 
 
 def check_output_path(out: Location) -> None:

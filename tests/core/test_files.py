@@ -14,6 +14,7 @@ from raybio.core.files import (
     check_model_sources,
     check_writable_file,
     check_writable_folder,
+    delete_leftovers,
     disk_problem,
     locked,
     replace_text,
@@ -153,6 +154,25 @@ def test_a_process_killed_while_it_replaces_a_folder_leaves_the_old_one_or_the_n
     write(tmp_path / "out", "old")
     subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "out")], check=False)
     assert [path.name for path in (tmp_path / "out").iterdir()] in (["old"], ["new"])
+
+
+def test_what_killed_commands_left_next_to_an_output_is_deleted(tmp_path: Path) -> None:
+    kept = [".out.123.txt", ".out.parquet.123", ".other.123", "out"]
+    for name in [".out.123", *kept]:
+        (tmp_path / name).write_text("rows")
+    (tmp_path / ".out.abcd_123" / "new").mkdir(parents=True)
+    (tmp_path / ".out.settings").mkdir()
+    (tmp_path / ".out.settings" / "mine.toml").write_text("mine")
+    kept.append(".out.settings")
+    delete_leftovers(tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kept)
+
+
+def test_an_old_folder_whose_replacement_did_not_come_goes_back(tmp_path: Path) -> None:
+    """Where the file system cannot exchange two names, a kill leaves it only there."""
+    write(tmp_path / ".out.abcd_123" / "old", "old")
+    delete_leftovers(tmp_path / "out")
+    assert contents(tmp_path) == {"out/old": "old"}
 
 
 @pytest.fixture

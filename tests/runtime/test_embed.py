@@ -34,7 +34,7 @@ from raybio.methods.sppt.proteins.store import ProteinStore
 from raybio.runtime import embed, embed_actors
 from raybio.runtime.embed import embed_file
 from raybio.runtime.embed_actors import EmbeddingFormat
-from raybio.runtime.embed_output import check_output_path, delete_leftovers
+from raybio.runtime.embed_output import check_output_path
 from raybio.runtime.embed_parts import model_digest_of
 from raybio.runtime.model_folders import model_of_folder, model_of_run
 from raybio.runtime.search.build import build_index
@@ -286,18 +286,6 @@ def test_tf32_is_refused_before_anything_is_written_on_machines_without_it(
         model = model_of_folder(tmp_path / "model")
         embed_file(model, fasta, out, form=EmbeddingFormat(precision="tf32"))
     assert not [*tmp_path.glob("embeddings*")]
-
-
-def test_what_killed_commands_left_next_to_an_output_is_deleted(tmp_path: Path) -> None:
-    kept = [".out.123.txt", ".out.parquet.123", ".other.123", "out"]
-    for name in [".out.123", *kept]:
-        (tmp_path / name).write_text("rows")
-    (tmp_path / ".out.abcd_123" / "new").mkdir(parents=True)
-    (tmp_path / ".out.settings").mkdir()
-    (tmp_path / ".out.settings" / "mine.toml").write_text("mine")
-    kept.append(".out.settings")
-    delete_leftovers(tmp_path / "out")
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kept)
 
 
 @pytest.mark.nightly

@@ -10,6 +10,7 @@ import torch
 
 from raybio.core.digest import weights_digest
 from raybio.core.errors import EvaluationStoppedError
+from raybio.core.files import delete_leftovers
 from raybio.core.final_report import FinalReport
 from raybio.core.interfaces import Collective, System
 from raybio.core.records import write_record
@@ -184,6 +185,7 @@ def train_single_process(
         # The run may have been started again while this process built its system.
         if start is not None and not folder.is_newest_start(start):
             return
+        delete_leftovers(folder.export)
         checkpoints = checkpoints_of(folder, training.config, remote)
         batches = local_batches(training.system, training.config.schedule.max_steps)
         if torch.device(training.device).type == "cuda":

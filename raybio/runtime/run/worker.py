@@ -11,6 +11,7 @@ from ray.exceptions import RayTaskError
 
 from raybio.core.batch import TokenBatch
 from raybio.core.errors import ClusterError, RaybioError
+from raybio.core.files import delete_leftovers
 from raybio.core.interfaces import Collective, System
 from raybio.core.records import read_record
 from raybio.methods import METHODS
@@ -174,6 +175,7 @@ def _writer_log(
         if not folder.is_newest_start(spec.start):
             raise ClusterError(f"{folder.path}: the run has been started again meanwhile")
         checkpoints.check_writable()
+        delete_leftovers(folder.export)
         collective.all_sum(torch.zeros(1))
         try:
             yield MetricsLog(folder.metrics)

@@ -1,6 +1,8 @@
 """The loop of one process with the files of its run, without Ray."""
 
 import json
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from raybio.core import files
 from raybio.core.errors import ClusterError
 from raybio.core.final_report import FinalReport
 from raybio.core.records import read_record
@@ -23,13 +26,14 @@ from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.goal import Goal
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
 from raybio.runtime.run.run_loop import STOP_POLL_SECONDS, Training, train_single_process
-from raybio.store.store import Store
+from raybio.store.store import Store, open_store
 from raybio.training import checkpoint
 from raybio.training.collective import SingleProcess
 from raybio.training.loop import Report
 from raybio.training.precision import current_embedding_precision
 from raybio.training.settings import TrainingConfig
 from tests.methods.conformance_cases import tiny_config
+from tests.training.workers import forkserver
 
 NAME = "sppt_protein"
 
@@ -148,6 +152,31 @@ def test_a_report_that_a_kill_took_after_its_checkpoint_is_in_the_log_of_the_res
         for name, value in report["metrics"].items():
             if name.startswith(("val/", "train/")) or name == "loss":
                 assert other["metrics"][name] == value
+
+
+def be_killed_in_the_export(store: Path, runs: Path) -> None:
+    files._sync_all = lambda folder: os.kill(os.getpid(), signal.SIGKILL)
+    config = tiny_config(NAME, **{"schedule.max_steps": 1})
+    for _ in reports_of(RunFolder(runs, "run"), config, open_store(store)):
+        pass
+
+
+def test_a_model_half_exported_by_a_killed_process_is_deleted_by_the_next_start(
+    tiny_store: Store, tmp_path: Path
+) -> None:
+    for _ in range(2):
+        process = forkserver().Process(
+            target=be_killed_in_the_export, args=(tiny_store.path, tmp_path)
+        )
+        process.start()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+        assert len([*(tmp_path / "run").glob(".export.*")]) == 1
+    config = tiny_config(NAME, **{"schedule.max_steps": 1})
+    folder = RunFolder(tmp_path, "run")
+    assert [report.reason for report in reports_of(folder, config, tiny_store)] == ["finished"]
+    assert folder.export.is_dir()
+    assert not [*folder.path.glob(".export.*")]
 
 
 def test_a_trial_that_is_stopped_at_an_evaluation_step_ends_as_an_unbroken_one(

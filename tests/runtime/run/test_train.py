@@ -106,6 +106,22 @@ def damage(store: Path) -> Fault:
     return setup
 
 
+def kill_in_the_export(own_rank: int, folder: Path) -> None:
+    """Be killed while the model is exported for the first time."""
+    from raybio.core import files
+
+    original = files._sync_all
+
+    def broken(written: Path) -> None:
+        marker = folder / "killed"
+        if not marker.exists():
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        original(written)
+
+    files._sync_all = broken
+
+
 def logged_steps(result: Result) -> list[int]:
     return [report["step"] for report in read_reports(result.folder.metrics)]
 
@@ -168,6 +184,14 @@ def test_a_worker_that_dies_is_replaced_and_the_weights_are_those_of_the_unbroke
     assert result.weights_sha256 == unbroken.weights_sha256
     assert result.best_step == unbroken.best_step
     assert logged_steps(result) == list(range(25))
+
+
+@pytest.mark.nightly
+def test_a_worker_killed_while_it_exports_leaves_no_half_a_model(request_two: RunSpec) -> None:
+    result = train(replace(request_two, name="export", setup=kill_in_the_export))
+    assert (result.folder.path / "killed").exists()
+    assert result.folder.export.is_dir()
+    assert not [*result.folder.path.glob(".export.*")]
 
 
 @pytest.mark.nightly
