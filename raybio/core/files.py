@@ -39,6 +39,10 @@ class NoLocksError(OSError):
     """The disk of a file has no file locks (``flock``)."""
 
 
+class TooLargeError(Exception):
+    """A file is larger than what raybio writes; the message names it and its size."""
+
+
 def check_local(path: str | Path, option: str) -> None:
     """Refuse a URI such as ``s3://bucket/store``, which would become a local folder named ``s3:``.
 
@@ -338,6 +342,24 @@ def flock(descriptor: int, operation: int, path: str | Path) -> None:
             raise
         reason = f"{error.strerror}, its disk has no file locks (flock)"
         raise NoLocksError(error.errno, reason, str(path)) from error
+
+
+def read_limited(path: Path, max_bytes: int | None) -> bytes:
+    """Return the content of a file that is read as a whole.
+
+    Args:
+        path: the file.
+        max_bytes: its maximum size; None: any.
+
+    Raises:
+        OSError: if it cannot be read.
+        TooLargeError: if it is larger; it is not read.
+    """
+    with path.open("rb") as file:
+        num_bytes = os.fstat(file.fileno()).st_size
+        if max_bytes is not None and num_bytes > max_bytes:
+            raise TooLargeError(f"{path}: holds {num_bytes:,} bytes, want at most {max_bytes:,}")
+        return file.read()
 
 
 def replace_text(path: Path, text: str) -> None:

@@ -6,16 +6,18 @@ one. A value that was changed on disk does not match the checksum of the rest. A
 kind holds, or of what it means, raises the version of that kind in ``FORMATS``.
 """
 
+import dataclasses
 import json
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import NoneType, UnionType
+from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from raybio.core.digest import json_digest
 from raybio.core.errors import ConfigError, RecordError, RecordFormatError
-from raybio.core.files import replace_text
+from raybio.core.files import TooLargeError, read_limited, replace_text
 from raybio.core.location import Location
 
 _log = logging.getLogger(__name__)
@@ -69,7 +71,6 @@ FORMATS = {
     "synthetic graphs": Format(1, _ANY),
     "embedding manifest": Format(1, _ANY),
     "embedding part": Format(1, _ANY),
-    "vector index": Format(1, _ANY),
     "export settings": Format(1, "Export the run again: give its own command."),
     "task head": Format(1, "Export the run again: give its own command."),
     "word predictor": Format(1, "Export the run again: give its own command."),
@@ -79,12 +80,18 @@ FORMATS = {
     "word features": Format(1, _SAME_COMMAND),
     "report": Format(1, "Give the command again: it is written again."),
     "benchmark embeddings": Format(5, _SAME_COMMAND),
+    "built benchmark": Format(1, "Give the command again, with --force: it is written again."),
     "benchmark report": Format(4, "Give the command again: it is written again."),
 }
 """Kind of record -> its format."""
 
 
 _HEADER = frozenset({"format", "version", "checksum"})
+
+_OTHER_VERSION = "Another version of raybio wrote it; make it again, or use the raybio of that time"
+
+MAX_RECORD_BYTES = 256 << 20
+"""Maximum size of a record; those of the largest runs and stores have some megabytes."""
 
 
 def write_record(path: Path, kind: str, content: Mapping[str, Any]) -> None:
@@ -112,13 +119,15 @@ def read_record(path: Path, kind: str) -> dict[str, Any] | None:
     """Return the content of a record, None if there is no such file.
 
     Raises:
-        RecordError: if the file is no JSON, or not what was written.
+        RecordError: if the file is too large, no JSON, or not what was written.
         RecordFormatError: if it is a record of another kind or format version.
     """
     try:
-        record = json.loads(path.read_bytes())
+        record = json.loads(read_limited(path, MAX_RECORD_BYTES))
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except TooLargeError as error:
+        raise RecordError(f"{error}. {FORMATS[kind].if_lost}") from None
     except (ValueError, RecursionError) as error:
         raise RecordError(f"{path}: damaged, not JSON ({error}). {FORMATS[kind].if_lost}") from None
     return _checked(record, kind, path)
@@ -154,8 +163,15 @@ def export_record(path: Path, kind: str, method: str) -> Iterator[dict[str, Any]
         raise ConfigError(f"{path}: cannot be read ({error}); export the run again") from None
 
 
-def read_recomputable(path: Path, kind: str) -> dict[str, Any] | None:
+def read_recomputable(
+    path: Path, kind: str, *, max_bytes: int | None = MAX_RECORD_BYTES
+) -> dict[str, Any] | None:
     """Return the content of a record that can be recomputed when it is lost.
+
+    Args:
+        path: the record.
+        kind: its expected kind.
+        max_bytes: size from which a file counts as damaged; None: any size is read.
 
     Returns:
         None if there is no such file, and, with a warning, if it is damaged.
@@ -164,8 +180,11 @@ def read_recomputable(path: Path, kind: str) -> dict[str, Any] | None:
         RecordFormatError: if it is a record of another kind or format version.
     """
     try:
-        text = path.read_bytes()
+        text = read_limited(path, max_bytes)
     except (FileNotFoundError, NotADirectoryError):
+        return None
+    except TooLargeError as error:
+        _log.warning("%s; it is written again", error)
         return None
     return parse_recomputable(text, kind, path)
 
@@ -190,6 +209,53 @@ def parse_recomputable(text: bytes, kind: str, source: Location) -> dict[str, An
     except RecordError:
         _log.warning("%s: damaged, not what was written; it is written again", source)
         return None
+
+
+def fields_of(cls: Any, content: Any, source: Location) -> dict[str, Any]:
+    """Return the values in a record's content of the fields of a dataclass.
+
+    Another version of raybio may have written more, which is left out.
+
+    Args:
+        cls: the dataclass.
+        content: plain JSON.
+        source: the file that it was read from.
+
+    Raises:
+        RecordError: if the content is no object, lacks a field that has no default, or has a value
+            of another type.
+    """
+    if not isinstance(content, dict):
+        raise RecordError(
+            f"{source}: holds {str(content)[:40]!r}, want an object. {_OTHER_VERSION}"
+        )
+    hints = get_type_hints(cls)
+    fields = {}
+    for field in dataclasses.fields(cls):
+        name = field.name
+        is_required = field.default is field.default_factory is dataclasses.MISSING
+        if name in content:
+            if not _fits(content[name], hints[name]):
+                shown = repr(content[name])[:40]
+                raise RecordError(f"{source}: {name} is {shown}. {_OTHER_VERSION}")
+            fields[name] = content[name]
+        elif is_required:
+            raise RecordError(f"{source}: lacks {name}. {_OTHER_VERSION}")
+    return fields
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Return whether a value of parsed JSON has the type of a field, without looking inside it."""
+    kind = get_origin(hint) or hint
+    if kind in (Union, UnionType):
+        return any(_fits(value, member) for member in get_args(hint))
+    if kind in (Mapping, dict):
+        return isinstance(value, dict)
+    if kind is float:
+        return type(value) in (int, float)
+    if kind in (bool, int, str, NoneType, list):
+        return type(value) is kind
+    return True
 
 
 def is_count(value: Any) -> bool:
@@ -228,7 +294,11 @@ def from_record(record: Any, kind: str, source: Location) -> dict[str, Any]:
         RecordFormatError: if it is a record of another kind or format version.
     """
     wanted = FORMATS[kind].version
-    if not isinstance(record, dict) or "version" not in record or "format" not in record:
+    if (
+        not isinstance(record, dict)
+        or type(record.get("version")) is not int
+        or "format" not in record
+    ):
         raise RecordFormatError(
             f"{source}: got no format version, want version {wanted} of {kind!r}: it was "
             "written by an earlier version of raybio; make it again, or use the raybio of that time"

@@ -13,6 +13,8 @@ from safetensors.torch import load_file
 
 from raybio.core.digest import file_digest, json_digest
 from raybio.core.errors import CheckpointError
+from raybio.core.files import TooLargeError, read_limited
+from raybio.core.records import MAX_RECORD_BYTES
 from raybio.core.version import VERSION
 from raybio.training import durable
 from raybio.training.snapshot import (
@@ -55,8 +57,8 @@ class Identity(NamedTuple):
         data_digest: digest of the store.
         run: copies of the run's own records, from which a lost one is written again; empty if they
             are not known.
-        arithmetic: values of ``determinism.describe_arithmetic`` on the worker that writes, on
-            which the last bits depend; all that the run has used (``used_values``).
+        arithmetic: values of ``determinism.gather_arithmetic``, on which the last bits depend; all
+            that the run has used (``used_values``).
     """
 
     config: dict[str, Any]
@@ -236,10 +238,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         "checksum"
     ):
         raise DamagedError(f"{folder / MANIFEST}: its checksum does not fit its contents")
-    if manifest["format_version"] != FORMAT_VERSION:
+    version = manifest.get("format_version")
+    if type(version) is not int or version != FORMAT_VERSION:
+        versions = manifest.get("versions")
+        written_by = versions.get("raybio") if isinstance(versions, dict) else None
         raise CheckpointError(
-            f"{folder} has checkpoint format {manifest['format_version']}, this program reads "
-            f"{FORMAT_VERSION}. Continue with raybio {manifest['versions']['raybio']}."
+            f"{folder} has checkpoint format {str(version)[:40]}, this program reads "
+            f"{FORMAT_VERSION}. Continue with raybio {written_by or 'of that time'}."
         )
     return manifest
 
@@ -248,17 +253,22 @@ def read_extra(folder: Path) -> dict[str, Any]:
     """Return ``TrainingState.extra`` of a committed checkpoint, unverified.
 
     Raises:
-        DamagedError: if it is missing or no JSON.
+        DamagedError: if it is missing or no such JSON.
     """
-    extra: dict[str, Any] = _read_json(folder / STATE)["extra"]
+    state = _read_json(folder / STATE)
+    extra = state.get("extra") if isinstance(state, dict) else None
+    if not isinstance(extra, dict):
+        raise DamagedError(f"{folder / STATE}: lacks the state of the run")
     return extra
 
 
 def _read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(read_limited(path, MAX_RECORD_BYTES))
     except FileNotFoundError:
         raise DamagedError(f"{path}: missing") from None
+    except TooLargeError as error:
+        raise DamagedError(str(error)) from None
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"{path}: not JSON ({error})") from None
 

@@ -1,5 +1,6 @@
 """Deterministic kernels in training steps, and a record of what else affects their last bits."""
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 
 from raybio.core.errors import ConfigError
+from raybio.core.interfaces import Collective
 from raybio.training.settings import EXACT_ENVIRONMENT
 
 _DRIVER = Path("/proc/driver/nvidia/version")
@@ -80,6 +82,26 @@ def describe_arithmetic(device: torch.device, setting: str) -> dict[str, Any]:
         "cudnn": torch.backends.cudnn.version(),
         "environment": {name: os.environ.get(name) for name in EXACT_ENVIRONMENT},
     }
+
+
+def gather_arithmetic(collective: Collective, device: torch.device, setting: str) -> dict[str, Any]:
+    """Describe what the results of all workers depend on; a collective operation.
+
+    Returns:
+        As ``describe_arithmetic``, equal on every worker. Where workers differ, a value is the list
+        of the values of all workers, in an order that does not depend on their ranks.
+    """
+    own = json.dumps(describe_arithmetic(device, setting)).encode()
+    byte_N1 = torch.frombuffer(bytearray(own), dtype=torch.uint8).unsqueeze(1)
+    gathered = collective.all_gather(byte_N1)
+    parts = torch.split(gathered.row_MD, gathered.num_rows_W)
+    texts = sorted(bytes(part.flatten().tolist()) for part in parts)
+    records = [json.loads(text) for text in texts]
+    shared = {}
+    for name in dict.fromkeys(name for record in records for name in record):
+        values = [record.get(name) for record in records]
+        shared[name] = values[0] if values.count(values[0]) == len(values) else values
+    return shared
 
 
 def _driver_version() -> str:

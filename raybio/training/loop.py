@@ -14,14 +14,13 @@ import torch
 from raybio.core.batch import TokenBatch
 from raybio.core.errors import CheckpointError, ClusterError, ConfigError, OtherVersionsError
 from raybio.core.interfaces import Collective, System
+from raybio.core.records import fields_of
 from raybio.core.version import changed_values, have_changed, last_values
 from raybio.training.checkpoint import CheckpointStore
+from raybio.training.checkpoint_files import CheckpointState
 from raybio.training.collapse import CollapseWatch
 from raybio.training.collective import SingleProcess
-from raybio.training.determinism import (
-    describe_arithmetic,
-    set_environment,
-)
+from raybio.training.determinism import gather_arithmetic, set_environment
 from raybio.training.meter import Meter
 from raybio.training.precision import (
     Precision,
@@ -181,7 +180,9 @@ class _Run:
         saved = self._newest_checkpoint()
         collective.step = saved.step if saved else 0
         self._agree_on(collective.step)
-        self.progress = Progress(**saved.extra) if saved else Progress()
+        self.progress = Progress()
+        if saved:
+            self.progress = Progress(**fields_of(Progress, saved.extra, saved.path))
         self.precision = self._decide_precision(precision)
         self.progress.precision = self.precision
         self.train_step = TrainStep(
@@ -191,7 +192,7 @@ class _Run:
             saved.restore(system.model, self.train_step.optimizer, self.base)
             self.train_step.num_skipped = self.progress.num_skipped
             self._warn_of_extra_evaluation()
-        self.resumed_report = self._report_of_checkpoint()
+        self.resumed_report = self._report_of_checkpoint(saved)
         self.launched: LaunchedStep | None = None
         self.num_read = self.progress.step
         self.watch = None
@@ -215,11 +216,12 @@ class _Run:
                 every,
             )
 
-    def _report_of_checkpoint(self) -> Report | None:
+    def _report_of_checkpoint(self, saved: CheckpointState | None) -> Report | None:
         """Return the checkpoint's report, which is pending if its step is evaluated first."""
-        if self.progress.report is None:
+        if saved is None or self.progress.report is None:
             return None
-        return Report(**self.progress.report | {"is_evaluation_pending": self._is_overdue()})
+        fields = fields_of(Report, self.progress.report, saved.path)
+        return Report(**fields | {"is_evaluation_pending": self._is_overdue()})
 
     def reports(
         self,
@@ -447,14 +449,14 @@ class _Run:
         self.checkpoints.of_step(best_step).restore(self.system.model, base=self.base)
         return best_step
 
-    def _newest_checkpoint(self) -> Any:
+    def _newest_checkpoint(self) -> CheckpointState | None:
         if self.checkpoints is None:
             return None
-        arithmetic = describe_arithmetic(self.device, self.config.determinism)
+        arithmetic = gather_arithmetic(self.collective, self.device, self.config.determinism)
         saved = self.checkpoints.load_newest(
             self.config, self.system.data_digest, changeable_settings(self.config), arithmetic
         )
-        # Only the first worker wrote it; other workers may run on other machines.
+        # All workers know the same, so one of them compares.
         if saved is not None and self.collective.rank == 0:
             used = saved.manifest.get("arithmetic", {})
             is_strict = self.checkpoints.is_strict

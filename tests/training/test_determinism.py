@@ -1,5 +1,6 @@
 """``determinism``: deterministic kernels in steps, environment, record and notice."""
 
+import json
 import logging
 import os
 from pathlib import Path
@@ -13,16 +14,19 @@ from raybio.core.interfaces import LossReport
 from raybio.core.version import changed_values
 from raybio.methods import METHODS
 from raybio.store.store import Store
-from raybio.training import loop
+from raybio.training import determinism
 from raybio.training.checkpoint import CheckpointStore, newest_manifest
+from raybio.training.collective import ProcessGroup
 from raybio.training.determinism import (
     describe_arithmetic,
     deterministic_kernels,
+    gather_arithmetic,
     set_environment,
 )
 from raybio.training.loop import fit
 from raybio.training.settings import EXACT_ENVIRONMENT
 from tests.methods.conformance_cases import tiny_config
+from tests.training.workers import run_workers
 
 CPU = torch.device("cpu")
 
@@ -126,7 +130,7 @@ def test_a_checkpoint_records_the_arithmetic_and_a_resume_reports_what_has_chang
     def described(device: torch.device, setting: str) -> dict[str, Any]:
         return describe_arithmetic(device, setting) | {"device": "NVIDIA H100", "driver": "570.1"}
 
-    monkeypatch.setattr(loop, "describe_arithmetic", described)
+    monkeypatch.setattr(determinism, "describe_arithmetic", described)
     with pytest.raises(CheckpointError, match="computed otherwise.*NVIDIA H100.*--strict"):
         walk(tiny_store, tmp_path, 3, is_strict=True)
     walk(tiny_store, tmp_path, 3, determinism="fast")
@@ -145,6 +149,27 @@ def test_a_checkpoint_records_the_arithmetic_and_a_resume_reports_what_has_chang
         CheckpointError, match="then NVIDIA H100 -> NVIDIA H100.*Leave out --strict"
     ):
         walk(tiny_store, tmp_path, 5, determinism="fast", is_strict=True)
+
+
+def describe_with_the_threads_of_a_rank(rank: int, collective: ProcessGroup, folder: Path) -> None:
+    for name, threads in (("ranks", rank + 1), ("swapped", 2 - rank), ("equal", 1)):
+        torch.set_num_threads(threads)
+        described = gather_arithmetic(collective, CPU, "exact")
+        (folder / f"{name}-{rank}.json").write_text(json.dumps(described))
+
+
+def test_the_arithmetic_is_that_of_all_workers_whatever_their_ranks(tmp_path: Path) -> None:
+    run_workers(describe_with_the_threads_of_a_rank, 2, tmp_path)
+    described = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
+    assert described["ranks-0"]["threads"] == [1, 2]
+    assert all(described["ranks-0"] == described[f"{name}-1"] for name in ("ranks", "swapped"))
+    assert described["equal-0"] == described["equal-1"] == describe_with_threads(1)
+    changes = changed_values(described["equal-0"], described["swapped-0"])
+    assert changes == ["threads: 1 -> [1, 2]"]
+
+
+def describe_with_threads(threads: int) -> dict[str, Any]:
+    return describe_arithmetic(CPU, "exact") | {"threads": threads}
 
 
 def test_checkpoints_without_a_record_bring_no_notice() -> None:
