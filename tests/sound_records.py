@@ -4,6 +4,7 @@ import io
 import json
 import shutil
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,11 @@ import pyarrow.parquet as pq
 from safetensors.numpy import save
 from transformers import AutoTokenizer
 
+from raybio.benchmark.saved_embeddings import embedding_costs
 from raybio.core.digest import json_digest
+from raybio.core.errors import CheckpointError
 from raybio.core.final_report import UnitScores
+from raybio.core.records import fields_of, read_record, record_text
 from raybio.encoders.checkpoints import check_source, load_pretrained
 from raybio.encoders.config import TextEncoderConfig
 from raybio.encoders.model_card import Card
@@ -26,12 +30,25 @@ from raybio.evaluation.unit_scores import TRAINED, read_unit_scores, write_unit_
 from raybio.methods.relation_graphs.config import WordEncoderConfig
 from raybio.methods.relation_graphs.encoder import check_word_encoder
 from raybio.runtime.embed_parts import check_output
+from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
 from raybio.runtime.run.notices import WarningPrinter, read_starts
+from raybio.runtime.run.result import Result, finished_result, result_of
 from raybio.runtime.search.embeddings import read_embeddings
 from raybio.runtime.spool.lease import Holder
+from raybio.runtime.tune.trial import earlier_trials
 from raybio.store.manifest import SCHEMA_VERSION, parse_manifest
+from raybio.store.store import open_store
+from raybio.training.checkpoint_files import (
+    FORMAT_VERSION,
+    DamagedError,
+    read_extra,
+    read_manifest,
+)
+from raybio.training.loop import Report
+from raybio.training.progress import Progress
 from raybio.training.remote_checkpoints import last_step_of_log
+from raybio.training.settings import TrainingConfig
 from tests.encoders.tiny_text import save_tiny
 from tests.sound_inputs import Reader, json_lines
 
@@ -73,6 +90,20 @@ MANIFEST = {
     "counts": {"rows": 2},
 }
 
+RESULT = {
+    "status": "finished",
+    "step": 5,
+    "best_step": None,
+    "precision": "fp32",
+    "metrics": {"loss": 1.5},
+    "final": {"scores": {"trained": {"val": {"lrap": {"value": 0.5}}}}},
+    "config": {"schedule": {"max_steps": 5}},
+    "checkpoint": None,
+    "weights_sha256": "0" * 64,
+    "mlflow_run_id": None,
+    "inputs": [],
+}
+
 
 def read_log(path: Path) -> list[dict[str, Any]]:
     """Read a log as all that follow a run do, and as a run that resumes."""
@@ -104,6 +135,44 @@ def read_holder(path: Path) -> str:
     holder = Holder.parse(path.read_bytes())
     holder.is_running()
     return str(holder)
+
+
+def signed_manifest(content: Any) -> bytes:
+    checksum = json_digest({name: value for name, value in content.items() if name != "checksum"})
+    return json.dumps(content | {"checksum": checksum}).encode()
+
+
+def signed_record(kind: str) -> Callable[[Any], bytes]:
+    def sign(content: Any) -> bytes:
+        header = ("format", "version", "checksum")
+        plain = {name: value for name, value in content.items() if name not in header}
+        return record_text(kind, plain).encode()
+
+    return sign
+
+
+def read_store(path: Path) -> int:
+    """Read a store as every command does."""
+    store = open_store(path.parent)
+    return len(store.content_digest) + store.num_rows
+
+
+def read_run(path: Path) -> Result:
+    """Read a finished run as its own command does."""
+    folder = RunFolder(path.parent.parent, path.parent.name, None)
+    finished_result(folder, TrainingConfig())
+    return result_of(read_record(path, "result") or {}, folder, was_finished=True)
+
+
+def read_progress(path: Path) -> Progress:
+    try:
+        extra = read_extra(path.parent)
+    except DamagedError as error:  # its caller takes an older checkpoint
+        raise CheckpointError(str(error)) from None
+    progress = Progress(**fields_of(Progress, extra, path))
+    if progress.report is not None:
+        Report(**fields_of(Report, progress.report, path))
+    return progress
 
 
 def unit_scores_file() -> bytes:
@@ -167,6 +236,42 @@ RECORDS = {
         lambda path: parse_manifest(path.read_bytes(), path.parent),
         "manifest.json",
         MANIFEST | {"checksum": json_digest(MANIFEST)},
+    ),
+    "manifest of a store, signed again": Reader(
+        read_store,
+        "manifest.json",
+        MANIFEST,
+        lambda folder: (folder / "rows.arrow").write_bytes(b"0" * 10),
+        sign=signed_manifest,
+    ),
+    "manifest of a checkpoint, signed again": Reader(
+        lambda path: read_manifest(path.parent),
+        "manifest.json",
+        {"format_version": FORMAT_VERSION, "step": 3, "versions": {"raybio": "0.2.0"}},
+        sign=signed_manifest,
+    ),
+    "state of a checkpoint": Reader(
+        read_progress,
+        "state.json",
+        {
+            "step": 3,
+            "extra": vars(Progress(3, report=Report(step=3, metrics={"loss": 1.5}).to_progress())),
+        },
+        sign=lambda content: json.dumps(content).encode(),
+    ),
+    "result, signed again": Reader(read_run, "result.json", RESULT, sign=signed_record("result")),
+    "trials of a sweep, signed again": Reader(
+        lambda path: earlier_trials(path.parent),
+        "trials.json",
+        {"trials": [{"settings": {"optim.peak_lr": 0.1}, "branch": "", "donor": ""}]},
+        sign=signed_record("trials"),
+    ),
+    "cost of embeddings, signed again": Reader(
+        lambda path: embedding_costs(path.parent),
+        "a.json",
+        {"what": "", "sha256": "", "rows": 2, "seconds": 0.5, "device": "cpu", "peak_bytes": None},
+        skips=True,
+        sign=signed_record("benchmark embeddings"),
     ),
     "lease": Reader(read_holder, "lease.json", HOLDER, skips=True),
     "scores of units": Reader(read_unit_scores, "unit_scores.npz", unit_scores_file()),

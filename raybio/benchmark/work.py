@@ -18,6 +18,7 @@ from raybio.benchmark.models import BenchmarkModel
 from raybio.benchmark.task import PROTOCOL, RIVAL_ROWS, BenchmarkTask, TaskFacts, TaskScores
 from raybio.core.errors import RaybioError
 from raybio.core.files import FULL
+from raybio.core.records import fields_of
 from raybio.core.shared_scores import Identity, SharedScores
 from raybio.runtime.cluster.resources import TrialResources
 from raybio.runtime.run.spec import Compute
@@ -93,7 +94,9 @@ class Results:
     def facts(self, part: Part) -> TaskFacts | None:
         """Return the facts of a task."""
         content = self._saved.read(part.identity)
-        return None if content is None else TaskFacts(**content)
+        if content is None:
+            return None
+        return TaskFacts(**fields_of(TaskFacts, content, self._saved.path(part.identity)))
 
     def lock(self, part: Part) -> AbstractContextManager[None]:
         """Wait until no other process computes a result, and hold it for a block.

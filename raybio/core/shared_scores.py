@@ -61,7 +61,8 @@ class SharedScores:
         """Return what was written for an identity; None, with a warning, if it is damaged."""
         path = self.path(identity)
         try:
-            record = read_recomputable(path, "shared scores")
+            # The scores of many millions of units are larger than other records.
+            record = read_recomputable(path, "shared scores", max_bytes=None)
         except (RecordError, OSError) as error:
             _log.warning("%s; the scores are computed again", error)
             return None

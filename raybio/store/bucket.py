@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from raybio.core.errors import MissingObjectError, StorageError, named_by
+from raybio.core.files import TooLargeError
 from raybio.core.location import BucketPath
 from raybio.store.bucket_client import client, explained
 
@@ -120,24 +121,30 @@ class BucketFolder:
         except MissingObjectError:
             return None
 
-    def read(self, name: str) -> bytes:
-        """Return the content of a small object.
+    def read(self, name: str, max_bytes: int | None = None) -> bytes:
+        """Return the content of a small object; arguments and errors as ``read_version``."""
+        return self.read_version(name, max_bytes)[0]
 
-        Raises:
-            MissingObjectError: if there is none.
-        """
-        return self.read_version(name)[0]
-
-    def read_version(self, name: str) -> tuple[bytes, ObjectVersion]:
+    def read_version(self, name: str, max_bytes: int | None = None) -> tuple[bytes, ObjectVersion]:
         """Return the content of a small object and its version.
 
+        Args:
+            name: the object.
+            max_bytes: its maximum size; None: any.
+
         Raises:
             MissingObjectError: if there is none.
+            TooLargeError: if it is larger; its content is not fetched.
         """
         import obstore
 
         def get() -> tuple[bytes, ObjectVersion]:
             response = obstore.get(self._store, name)
+            num_bytes = response.meta["size"]
+            if max_bytes is not None and num_bytes > max_bytes:
+                raise TooLargeError(
+                    f"{self.path / name}: holds {num_bytes:,} bytes, want at most {max_bytes:,}"
+                )
             return bytes(response.bytes()), _version(response.meta)
 
         return self._call("read", name, get)

@@ -6,6 +6,7 @@ from typing import Any
 
 from raybio.core.digest import json_digest
 from raybio.core.errors import StoreError
+from raybio.core.records import is_count
 
 SCHEMA_VERSION = 2
 
@@ -73,22 +74,44 @@ def parse_manifest(content: bytes, store: object) -> tuple[dict[str, Any], str]:
         raise StoreError(
             f"{path}: is damaged, want JSON as the store's writer left it. {PREPARE_AGAIN}"
         ) from None
-    if version != SCHEMA_VERSION:
+    if type(version) is not int or version != SCHEMA_VERSION:
         raise StoreError(
-            f"{store}: has store schema version {version}, this raybio reads version "
+            f"{store}: has store schema version {str(version)[:40]}, this raybio reads version "
             f"{SCHEMA_VERSION}. {PREPARE_AGAIN}"
         )
     if checksum != json_digest(manifest):
         raise StoreError(
             f"{path}: its content does not match its own checksum: it was changed. {PREPARE_AGAIN}"
         )
+    if not _is_whole(manifest):
+        raise StoreError(
+            f"{path}: lacks the kind, the counts or the files of the store, so another version of "
+            f"raybio wrote it. {PREPARE_AGAIN}"
+        )
     for name in manifest["files"]:
         if not _is_file_name(name):
             raise StoreError(
-                f"{path}: lists {name!r}, want names of files in the store's folder. Use no store "
-                "of this source: raybio writes no such name."
+                f"{path}: lists {name[:80]!r}, want names of files in the store's folder. Use no "
+                "store of this source: raybio writes no such name."
             )
     return manifest, hashlib.sha256(content).hexdigest()
+
+
+def _is_whole(manifest: dict[str, Any]) -> bool:
+    """Return whether a manifest has the entries that every reader of a store needs."""
+    kind = manifest.get("kind")
+    counts = manifest.get("counts")
+    files = manifest.get("files")
+    if not isinstance(kind, str) or not isinstance(counts, dict) or not isinstance(files, dict):
+        return False
+    if "rows" not in counts or not all(map(is_count, counts.values())):
+        return False
+    return all(
+        isinstance(facts, dict)
+        and is_count(facts.get("bytes"))
+        and isinstance(facts.get("sha256"), str)
+        for facts in files.values()
+    )
 
 
 def _is_file_name(name: str) -> bool:

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from raybio.core.errors import ConfigError, MissingObjectError, StoreError
+from raybio.core.files import TooLargeError
 from raybio.core.location import BucketPath
+from raybio.core.records import MAX_RECORD_BYTES
 from raybio.core.text import size_text
 from raybio.core.verification import Verification, file_state
 from raybio.store.bucket import BucketFolder
@@ -17,7 +19,14 @@ from raybio.store.bucket_cache import (
     copies_folder,
     held_copy,
 )
-from raybio.store.manifest import MANIFEST, REPLACED, command_for, is_file_of_store, parse_manifest
+from raybio.store.manifest import (
+    MANIFEST,
+    PREPARE_AGAIN,
+    REPLACED,
+    command_for,
+    is_file_of_store,
+    parse_manifest,
+)
 from raybio.store.object_download import download_object
 
 UPLOADING = "uploading.json"
@@ -97,12 +106,14 @@ def has_copy(digest: str) -> bool:
 
 def _read_manifest(path: BucketPath, kind: str = "") -> bytes:
     try:
-        return BucketFolder(path, is_patient=False).read(MANIFEST)
+        return BucketFolder(path, is_patient=False).read(MANIFEST, MAX_RECORD_BYTES)
     except MissingObjectError:
         raise StoreError(
             f"{path}: has no manifest.json, so it is no finished store. Prepare one with "
             f"{command_for(kind)}."
         ) from None
+    except TooLargeError as error:
+        raise StoreError(f"{error}. {PREPARE_AGAIN}") from None
 
 
 def _num_bytes(manifest: dict[str, Any]) -> int:

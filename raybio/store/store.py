@@ -18,7 +18,9 @@ from typing_extensions import TypeVar
 
 from raybio.core.digest import json_digest
 from raybio.core.errors import DamagedStoreError, StoreError
+from raybio.core.files import TooLargeError, read_limited
 from raybio.core.location import BucketPath, Location, absolute, location
+from raybio.core.records import MAX_RECORD_BYTES
 from raybio.core.verification import first_damage
 from raybio.store.bucket_cache import remove_copy
 from raybio.store.manifest import (
@@ -312,7 +314,7 @@ def _reopen(kind: type[S], path: str, digest: str) -> S:
 def _read_manifest(folder: Path, kind: type[Store]) -> tuple[dict[str, Any], str]:
     path = folder / MANIFEST
     try:
-        content = path.read_bytes()
+        content = read_limited(path, MAX_RECORD_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         state = "does not exist"
         if folder.is_dir():
@@ -325,6 +327,8 @@ def _read_manifest(folder: Path, kind: type[Store]) -> tuple[dict[str, Any], str
         raise StoreError(f"{folder}: {state}. Prepare one with {command_for(kind.kind)}.") from None
     except OSError as error:
         raise StoreError(f"{path}: cannot be read ({error.strerror}).") from None
+    except TooLargeError as error:
+        raise StoreError(f"{error}. {PREPARE_AGAIN}") from None
     return parse_manifest(content, folder)
 
 

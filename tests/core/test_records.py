@@ -3,15 +3,20 @@
 import json
 import logging
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from raybio.core.errors import RecordError, RecordFormatError
+from raybio.core.errors import ConfigError, RecordError, RecordFormatError
 from raybio.core.final_report import nan_for_null
 from raybio.core.records import (
     FORMATS,
+    MAX_RECORD_BYTES,
+    export_record,
+    fields_of,
     read_recomputable,
     read_record,
     write_record,
@@ -114,6 +119,8 @@ def test_a_record_that_lost_its_checksum_is_damaged(tmp_path: Path) -> None:
         (None, "got no format version"),
         ({"system": "sppt_protein"}, "got no format version"),
         ({"format": "run"}, "got no format version"),
+        ({"format": "run", "version": True}, "got no format version"),
+        ({"format": "run", "version": 1.0}, "got no format version"),
         (
             {"format": "run", "version": 0},
             "got version 0 of 'run', want version 1: .*make it again",
@@ -131,3 +138,57 @@ def test_another_version_or_kind_is_refused_in_one_sentence(
         with pytest.raises(RecordFormatError, match=complaint) as raised:
             read(path, "run")
         assert str(raised.value).count(". ") == 0 and "\n" not in str(raised.value)
+
+
+@dataclass
+class Part:
+    rows: int
+    seconds: float
+    name: str | None
+    facts: Mapping[str, int] = field(default_factory=dict)
+
+
+WHOLE = {"rows": 3, "seconds": 1, "name": None}
+
+
+def test_the_fields_of_a_dataclass_are_read_whatever_else_another_version_wrote() -> None:
+    assert fields_of(Part, {**WHOLE, "since": "then"}, Path("a.json")) == WHOLE
+    assert Part(**fields_of(Part, {**WHOLE, "facts": {"a": 1}}, Path("a.json"))).facts == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ({"rows": 3, "name": "a"}, "lacks seconds"),
+        ({**WHOLE, "rows": True}, "rows is True"),
+        ({**WHOLE, "seconds": "x" * 1000}, "seconds is 'xxx"),
+        ({**WHOLE, "name": 3}, "name is 3"),
+        ({**WHOLE, "facts": [1]}, r"facts is \[1\]"),
+        ([WHOLE], "want an object"),
+    ],
+)
+def test_a_record_without_a_field_or_of_another_type_is_refused(
+    content: object, complaint: str
+) -> None:
+    with pytest.raises(RecordError, match=f"^a.json: .*{complaint}.*Another version") as raised:
+        fields_of(Part, content, Path("a.json"))
+    assert len(str(raised.value)) < 200
+
+
+def test_a_record_larger_than_any_that_is_written_is_not_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "run.json"
+    with path.open("wb") as file:
+        file.truncate(MAX_RECORD_BYTES + 1)  # a hole, which takes no room
+    with pytest.raises(
+        RecordError, match="holds 268,435,457 bytes, want at most 268,435,456. Give"
+    ):
+        read_record(path, "run")
+    assert read_recomputable(path, "run") is None
+    assert "holds 268,435,457 bytes" in caplog.text
+    with (
+        pytest.raises(ConfigError, match="holds 268,435,457 bytes"),
+        export_record(path, "run", ""),
+    ):
+        pass

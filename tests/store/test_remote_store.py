@@ -30,7 +30,7 @@ from raybio.core.errors import (
 )
 from raybio.core.location import BucketPath
 from raybio.methods.sppt.proteins.store import ProteinStore
-from raybio.store import bucket_cache, object_download
+from raybio.store import bucket_cache, object_download, remote_store
 from raybio.store.bucket import BucketFolder
 from raybio.store.manifest import MANIFEST
 from raybio.store.remote_store import upload_store
@@ -104,6 +104,18 @@ def test_a_start_does_not_read_a_fetched_store_again(
         "raybio.core.verification.sha256_of", lambda path, error: pytest.fail(f"read {path}")
     )
     open_store(remote, verify=True)
+
+
+def test_a_manifest_larger_than_any_that_is_written_is_not_fetched(
+    remote: BucketPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_bytes = len(BucketFolder(remote).read(MANIFEST))
+    assert len(BucketFolder(remote).read(MANIFEST, num_bytes)) == num_bytes
+    monkeypatch.setattr(remote_store, "MAX_RECORD_BYTES", num_bytes - 1)
+    with pytest.raises(
+        StoreError, match=rf"manifest\.json: holds {num_bytes:,} bytes, want at most"
+    ):
+        open_store(remote)
 
 
 def test_a_copy_whose_manifest_was_torn_is_fetched_again(remote: BucketPath) -> None:

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from raybio.cli.prepare import app as prepare_app
 from raybio.core.errors import StoreError
+from raybio.core.records import MAX_RECORD_BYTES
 from raybio.methods import METHODS
 from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.graph_store import GROUPS, HELDOUT, INDICES, INDPTR, ROWS, LinkedRows
@@ -221,6 +222,13 @@ def test_another_schema_version_is_named(store):
     manifest = json.loads((store.path / "manifest.json").read_text())
     (store.path / "manifest.json").write_text(json.dumps({**manifest, "schema_version": 99}))
     with pytest.raises(StoreError, match="schema version 99, this raybio reads version 2"):
+        open_store(store.path)
+
+
+def test_a_manifest_larger_than_any_that_is_written_is_not_read(store):
+    with (store.path / "manifest.json").open("wb") as file:
+        file.truncate(MAX_RECORD_BYTES + 1)  # a hole, which takes no room
+    with pytest.raises(StoreError, match=r"manifest\.json: holds 268,435,457 bytes, want at most"):
         open_store(store.path)
 
 

@@ -13,8 +13,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from raybio.core.errors import CheckpointError
+from raybio.core.records import MAX_RECORD_BYTES
 from raybio.training import durable
 from raybio.training.checkpoint import CheckpointStore
+from raybio.training.checkpoint_files import DamagedError, read_extra, read_manifest
 from raybio.training.optim import set_learning_rate
 from raybio.training.snapshot import Staging, TrainingState
 from tests.training.small_checkpoints import (
@@ -275,6 +277,22 @@ def test_an_empty_folder_has_no_checkpoint_and_saving_needs_an_identity(
     assert store.latest() is None
     with pytest.raises(CheckpointError, match="before load_newest"):
         store.save(new_state(), 1)
+
+
+def test_a_manifest_larger_than_any_that_is_written_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "manifest.json").open("wb") as file:
+        file.truncate(MAX_RECORD_BYTES + 1)  # a hole, which takes no room
+    with pytest.raises(
+        DamagedError, match=r"manifest\.json: holds 268,435,457 bytes, want at most"
+    ):
+        read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize("state", [[], {}, {"extra": None}])
+def test_a_state_without_that_of_the_run_is_damaged(state: object, tmp_path: Path) -> None:
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    with pytest.raises(DamagedError, match=r"state\.json: lacks the state of the run"):
+        read_extra(tmp_path)
 
 
 def test_another_format_is_named_and_does_not_count_as_damage(tmp_path: Path, monkeypatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Self
 from raybio.core.errors import CheckpointError, OtherVersionsError, RaybioError, first_line
 from raybio.core.final_report import FinalReport
 from raybio.core.location import absolute
-from raybio.core.records import read_recomputable, read_record, write_record
+from raybio.core.records import fields_of, read_recomputable, read_record, write_record
 from raybio.core.text import count_of
 from raybio.core.version import (
     arithmetic_versions,
@@ -269,7 +269,7 @@ class OpenRun:
         if step_of_checkpoint(newest) >= schedule.max_steps:
             return True
         try:
-            progress = Progress(**read_extra(newest))
+            progress = Progress(**fields_of(Progress, read_extra(newest), newest))
         except (DamagedError, OSError):
             return False
         return has_stopped_improving(progress, schedule)

@@ -1,13 +1,17 @@
 """State of a run: ``result.json``, and the typed result that ``train`` returns."""
 
+import logging
 from dataclasses import dataclass, field
 from typing import Any
 
+from raybio.core.errors import RecordError
 from raybio.core.final_report import FinalReport
-from raybio.core.records import read_recomputable, read_record
+from raybio.core.records import FORMATS, fields_of, read_recomputable, read_record
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.training.settings import COMPLETE, TrainingConfig
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -60,17 +64,30 @@ def finished_result(folder: RunFolder, config: TrainingConfig) -> Result | None:
     content = read_recomputable(folder.result, "result")
     if read_recomputable(folder.outcome, "outcome") is None and folder.outcome.exists():
         return None
-    if content is None or content["status"] not in COMPLETE:
+    if content is None or content.get("status") not in COMPLETE:
         return None
-    if content["status"] == "finished" and content["step"] < config.schedule.max_steps:
+    try:
+        result = result_of(content, folder, was_finished=True)
+    except RecordError:
+        _log.warning("%s: lacks what raybio writes now; it is written again", folder.result)
         return None
-    return result_of(content, folder, was_finished=True)
+    if result.status == "finished" and result.step < config.schedule.max_steps:
+        return None
+    return result
 
 
 def result_of(content: dict[str, Any], folder: RunFolder, *, was_finished: bool) -> Result:
-    """Return the typed form of ``result.json``."""
-    final = FinalReport.from_json(content["final"])
-    return Result(**content | {"final": final}, was_finished=was_finished, folder=folder)
+    """Return the typed form of ``result.json``.
+
+    Raises:
+        RecordError: if it lacks a value, or has one of another type.
+    """
+    given = {"was_finished": was_finished, "folder": folder}
+    fields = fields_of(Result, content | given, folder.result)
+    if not isinstance(fields["final"], dict):
+        raise RecordError(f"{folder.result}: final is no object. {FORMATS['result'].if_lost}")
+    fields["final"] = FinalReport.from_json(fields["final"])
+    return Result(**fields)
 
 
 def summarize(

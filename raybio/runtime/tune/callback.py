@@ -38,6 +38,7 @@ from raybio.runtime.tune.trial import (
     earlier_trials,
     has_ended,
     new_trial_record,
+    recorded_trial,
     settings_text,
     status_of,
 )
@@ -101,10 +102,11 @@ class TrialCallback(Callback):
     def catch_up(self) -> None:
         """Send missing data of trials that ended before this start to MLflow."""
         for path in sorted((self.folder.path / "trials").glob(f"*/{ENDED}")):
-            content = read_record(path.with_name(TRIAL_RECORD), "trial")
+            record = path.with_name(TRIAL_RECORD)
+            content = read_record(record, "trial")
             if content is None:
                 continue  # the trial has neither a record nor a log to send
-            tracker = self._tracker(Trial(**content["trial"]))
+            tracker = self._tracker(recorded_trial(content, record))
             if tracker.is_pending:
                 tracker.start()
                 self._end_run(tracker, status_of(tracker.folder))

@@ -82,11 +82,11 @@ from raybio.runtime.tune.trial import (
     INTERRUPTED,
     TRIAL_RECORD,
     SweepSpec,
-    Trial,
     earlier_trials,
     first_trials,
     has_ended,
     new_trial_record,
+    recorded_trial,
     status_of,
 )
 from raybio.store.store import open_store
@@ -265,7 +265,7 @@ def _check_names(spec: SweepSpec) -> None:
         content = read_recomputable(path, "trial")
         if content is None:
             continue  # later restored from the sweep's record, or refused
-        name = spec.folder(Trial(**content["trial"])).path.name
+        name = spec.folder(recorded_trial(content, path)).path.name
         if path.parent.name != name:
             raise CheckpointError(
                 f"{path.parent}: the present raybio names this trial {name}. The sweep was begun "

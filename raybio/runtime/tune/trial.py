@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from raybio.core.config import name_digits, override_all
+from raybio.core.errors import RecordError
 from raybio.core.location import BucketPath
-from raybio.core.records import read_record
+from raybio.core.records import FORMATS, fields_of, read_record
 from raybio.core.search_space import SearchSpace, Settings, format_value, quoted
 from raybio.methods import METHODS
 from raybio.runtime.run.folder import RunFolder
@@ -204,7 +205,19 @@ class SweepSpec:
 def earlier_trials(sweep: Path) -> list[Trial]:
     """Return the trials of the sweep's earlier starts in order; for a population, its members."""
     content = read_record(sweep / TRIALS, "trials") or {"trials": []}
-    return [Trial(**fields) for fields in content["trials"]]
+    trials = content.get("trials")
+    if not isinstance(trials, list):
+        raise RecordError(f"{sweep / TRIALS}: lacks trials. {FORMATS['trials'].if_lost}")
+    return [Trial(**fields_of(Trial, fields, sweep / TRIALS)) for fields in trials]
+
+
+def recorded_trial(content: Mapping[str, Any], path: Path) -> Trial:
+    """Return the trial in the content of its ``trial.json``.
+
+    Raises:
+        RecordError: if the record lacks it.
+    """
+    return Trial(**fields_of(Trial, content.get("trial"), path))
 
 
 def first_trials(spec: SweepSpec) -> list[Trial]:
