@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from raybio.benchmark.memory import with_peak_bytes
 from raybio.core.digest import digest_of, file_digest
+from raybio.core.errors import RecordError
 from raybio.core.files import locked, replacing
-from raybio.core.records import read_recomputable, write_record
+from raybio.core.records import fields_of, read_recomputable, write_record
 from raybio.training.precision import default_device
 
 KIND = "benchmark embeddings"
@@ -120,23 +121,42 @@ def saved_embeddings(
 
 def embedding_costs(folder: Path) -> list[EmbeddingCost]:
     """Return the costs of all corpora that a model has embedded."""
-    costs = []
-    for path in sorted(folder.glob("*.json")):
+    records = [_recorded(path) for path in sorted(folder.glob("*.json"))]
+    return [record.cost for record in records if record is not None]
+
+
+class _Recorded(NamedTuple):
+    """The content of a record.
+
+    Attributes:
+        sha256: of the file of vectors.
+        cost: what they cost.
+    """
+
+    sha256: str
+    cost: EmbeddingCost
+
+
+def _recorded(path: Path) -> _Recorded | None:
+    """Return a record; None, with a warning, if it is damaged or of another version."""
+    try:
         record = read_recomputable(path, KIND)
-        if record is not None:
-            del record["what"]
-            del record["sha256"]
-            costs.append(EmbeddingCost(**record))
-    return costs
+        if record is None:
+            return None
+        cost = EmbeddingCost(**fields_of(EmbeddingCost, record, path))
+    except RecordError as error:
+        _log.warning("%s; its embeddings are computed again", error)
+        return None
+    return _Recorded(str(record.get("sha256")), cost)
 
 
 def _read(path: Path, num_inputs: int) -> Vectors | None:
     """Return saved vectors; None if there are none, or, with a warning, if they are damaged."""
-    record = read_recomputable(path.with_suffix(".json"), KIND)
+    record = _recorded(path.with_suffix(".json"))
     if record is None:
         return None
     try:
-        if file_digest(path) == record["sha256"]:
+        if file_digest(path) == record.sha256:
             array = np.load(path, allow_pickle=False)
             return array if len(array) == num_inputs else None
     except FileNotFoundError:

@@ -8,11 +8,13 @@ import pytest
 import torch
 
 from raybio.benchmark.saved_embeddings import (
+    KIND,
     Embedded,
     device_seconds,
     embedding_costs,
     saved_embeddings,
 )
+from raybio.core.records import FORMATS
 
 
 def compute_for(seconds: float) -> None:
@@ -83,6 +85,31 @@ def test_vectors_that_are_not_what_was_written_are_computed_again(
     assert path.read_bytes() == whole
     damaged = [f"{path}: damaged, not what was written; it is computed again"]
     assert caplog.messages == ([] if damage == "gone" else damaged)
+    embedded()
+    assert said[-1].startswith("read back")
+
+
+def test_the_record_of_another_version_is_written_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+
+    def embedded() -> np.ndarray:
+        made = Embedded(np.ones((1, 3), np.float32), 1)
+        return saved_embeddings(
+            tmp_path, "texts", "own", ["a"], lambda: None, lambda: made, said.append
+        )
+
+    embedded()
+    (path,) = tmp_path.glob("*.json")
+    now = FORMATS[KIND]
+    monkeypatch.setitem(FORMATS, KIND, now._replace(version=now.version + 1))
+    assert embedding_costs(tmp_path) == []
+    embedded()
+    assert said[-1].startswith("embedded")
+    assert f"{path}: got version {now.version} of '{KIND}'" in caplog.text
+    assert "its embeddings are computed again" in caplog.text
+    assert len(embedding_costs(tmp_path)) == 1
     embedded()
     assert said[-1].startswith("read back")
 

@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from raybio.core.digest import file_digest, weights_digest
-from raybio.core.errors import StoreError
+from raybio.core.errors import RecordFormatError, StoreError
 from raybio.core.files import locked, replacing
 from raybio.core.records import read_recomputable, write_record
 from raybio.methods.relation_graphs.encoder import WordEncoder
@@ -65,11 +65,15 @@ def untrained_features(model: WordEncoder, reader: WordReader, *, max_tokens: in
 
 
 def _is_whole(path: Path) -> bool:
-    """Return whether a file of features exists and is intact; warn if it is damaged."""
-    record = read_recomputable(_record_path(path), KIND)
+    """Return whether a file of features exists and is intact; warn if it is not."""
+    try:
+        record = read_recomputable(_record_path(path), KIND)
+    except RecordFormatError as error:
+        _log.warning("%s; the features are computed again", error)
+        return False
     if record is None or not path.is_file():
         return False
-    if file_digest(path) == record["sha256"]:
+    if file_digest(path) == record.get("sha256"):
         return True
     _log.warning("%s: damaged, not what was written; it is computed again", path)
     return False

@@ -345,7 +345,7 @@ def test_features_are_computed_once_and_are_those_of_the_untrained_encoder(store
     np.testing.assert_allclose(stored, word_WD.cpu().numpy(), atol=1e-5)
 
 
-@pytest.mark.parametrize("damage", ["bit", "cut", "no record"])
+@pytest.mark.parametrize("damage", ["bit", "cut", "no record", "another version"])
 def test_features_that_are_not_what_was_written_are_computed_again(tmp_path, caplog, damage):
     entities = [("Adverse-Effect", 0, 1), ("Drug", 2, 3)]
     sentences = [(["a", "b", letter], entities, [(0, 1)]) for letter in "cdefghijkl"]
@@ -366,6 +366,9 @@ def test_features_that_are_not_what_was_written_are_computed_again(tmp_path, cap
     content[-1] ^= 128  # the sign of the last number
     if damage == "no record":
         path.with_suffix(".json").unlink()
+    if damage == "another version":
+        record = path.with_suffix(".json")
+        record.write_text(record.read_text().replace('"version": 1', '"version": 0'))
     if damage == "cut":
         path.unlink()
         path.write_bytes(whole[:-4])
@@ -374,7 +377,8 @@ def test_features_that_are_not_what_was_written_are_computed_again(tmp_path, cap
     np.testing.assert_array_equal(features().of(rows, words), expected)
     assert path.read_bytes() == whole
     message = f"{path}: damaged, not what was written; it is computed again"
-    assert (message in caplog.messages) == (damage != "no record")
+    assert (message in caplog.messages) == (damage in ("bit", "cut"))
+    assert ("the features are computed again" in caplog.text) == (damage == "another version")
 
 
 def test_encoders_that_differ_in_dropout_or_adapters_share_their_features(tmp_path):
