@@ -13,6 +13,7 @@ from raybio.core.files import RUN
 from raybio.core.final_report import FinalReport, SplitScores, Stage, UnitScores
 from raybio.core.records import read_record
 from raybio.evaluation.unit_scores import TRAINED, read_unit_scores
+from raybio.methods import method_named
 from raybio.runtime.compare.setting_names import (
     REPETITIONS,
     present_settings,
@@ -260,6 +261,8 @@ def _check(runs: Sequence[GivenRun], same_data: bool) -> None:
         raise ConfigError(
             f"RUN: runs of different methods have no metric in common: {listed(methods)}; want one"
         )
+    for run in runs:
+        _check_method(run)
     stores = {
         run.label: f"{run.identity['store']} ({run.identity['data_digest'][:8]})" for run in runs
     }
@@ -274,6 +277,21 @@ def _check(runs: Sequence[GivenRun], same_data: bool) -> None:
             raise ConfigError(
                 f"RUN {run.label}: has reported nothing yet ({run.folder.path}); leave it out"
             )
+
+
+def _check_method(run: GivenRun) -> None:
+    """Refuse a run of a method that is not here.
+
+    Raises:
+        ConfigError: naming the run.
+    """
+    try:
+        method_named(str(run.identity["method"]))
+    except ConfigError as error:
+        raise ConfigError(
+            f"RUN {run.label}: {str(error).rstrip('.')}. Install the package that adds the method, "
+            "or use the version of raybio that trained the run"
+        ) from None
 
 
 def listed(value_by_label: Mapping[str, Any]) -> str:

@@ -111,6 +111,20 @@ def test_copies_of_runs_that_a_bucket_no_longer_has_are_not_compared(tmp_path: P
     assert len(given_runs(["first", str(elsewhere.path)], copies, names={"first"})) == 2
 
 
+def test_runs_of_a_method_that_is_not_installed_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(METHODS, "my_plugin", METHODS[SYSTEM])
+    for name in ("first", "second"):
+        write_run(tmp_path, name, UNITS / len(UNITS), method="my_plugin")
+    assert compared(tmp_path).rows
+    monkeypatch.delitem(METHODS, "my_plugin")
+    with pytest.raises(
+        ConfigError, match="RUN first: 'my_plugin' is no method; .*Install the pack"
+    ):
+        compared(tmp_path)
+
+
 def noisy(seed: int, mean: float = 0.5) -> np.ndarray:
     """Units that differ more from each other than runs do."""
     hardness = np.random.default_rng(99).uniform(-0.3, 0.3, len(UNITS))
