@@ -298,6 +298,25 @@ def flatten(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def recorded_config(model: type[C], config: dict[str, Any], source: Path) -> C:
+    """Return the configuration in the record of a run.
+
+    Args:
+        model: class of the configuration.
+        config: its settings in the record.
+        source: the file of the record.
+
+    Raises:
+        ConfigError: naming the file, if this version of raybio has other settings.
+    """
+    try:
+        return model.from_mapping(config)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{source}: was written by another version of raybio, which had other settings: {error}"
+        ) from None
+
+
 def changed_settings(old: dict[str, Any], new: BaseConfig, ignore: Iterable[str] = ()) -> list[str]:
     """Return a line ``path: old -> new`` for each setting that differs, except those in ``ignore``.
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from raybio.core.config import recorded_config
 from raybio.core.distance import Distance
 from raybio.core.errors import ConfigError, StoreError
 from raybio.core.files import RUN
@@ -201,13 +202,14 @@ def _run_of(model: EmbeddingModel, store: LinkedStore, as_in_its_run: bool) -> _
     """Return the run in ``run.json`` next to an export, if it is wanted and over this store."""
     is_protein = isinstance(store, ProteinStore)
     config_type = ProteinConfig if is_protein else ArticleConfig
-    record = read_record(Path(model.folder).absolute().parent / RUN, "run") or {}
+    path = Path(model.folder).absolute().parent / RUN
+    record = read_record(path, "run") or {}
     method = "sppt_protein" if is_protein else "sppt_mag"
     is_over_store = str(record.get("data_digest", "")).startswith(store.digest)
     if not as_in_its_run or record.get("method") != method or not is_over_store:
         return _Run(config_type(), "fp32", None, [])
     precision = str(record.get("precision", "fp32"))
-    config: Config = config_type.from_mapping(record["config"])
+    config: Config = recorded_config(config_type, record["config"], path)
     initial: Encoder
     try:
         if isinstance(store, ProteinStore):

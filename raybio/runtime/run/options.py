@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from raybio.core.config import load, merge, name_digits, override_all
+from raybio.core.config import load, merge, name_digits, override_all, recorded_config
 from raybio.core.errors import ConfigError
 from raybio.core.files import RUN, check_local, check_writable_folder
 from raybio.core.location import BucketPath, Location, absolute, location
@@ -286,14 +286,16 @@ def _store_and_base(
     if options.store is not None:
         return options.store, entry.config()
     if options.name is not None and options.config is None:
-        identity = RunFolder(runs, options.name).read_identity()
+        folder = RunFolder(runs, options.name)
+        identity = folder.read_identity()
         if identity is not None:
             if identity["method"] != entry.name:
                 raise ConfigError(
                     f"--name {options.name}: is a run of {identity['method']}; choose another "
                     f"name for one of {entry.name}"
                 )
-            return location(identity["store"]), entry.config.from_mapping(identity["config"])
+            config = recorded_config(entry.config, identity["config"], folder.identity)
+            return location(identity["store"]), config
     if options.config is not None:
         identity = read_record(options.config.with_name(RUN), "run")
         if identity is not None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from raybio.core.config import override_all
-from raybio.core.errors import CheckpointError, RecordError
+from raybio.core.errors import CheckpointError, ConfigError, RecordError
 from raybio.core.records import read_record, write_record
 from raybio.methods import METHODS
 from raybio.runtime.run.checks import check_spec
@@ -216,3 +216,34 @@ def test_no_file_of_a_run_names_a_module_which_the_next_version_may_move(kept: K
         if path.is_file() and re.search(rb"raybio\.[a-z_]+", path.read_bytes())
     ]
     assert naming == []
+
+
+@pytest.mark.parametrize("change", [{"a_new_value": 1}, {"weights_sha256": None}])
+def test_a_result_with_more_or_fewer_values_is_read_or_written_again(
+    kept_runs: dict[str, Kept], change: dict[str, Any]
+) -> None:
+    kept = kept_runs["finished"]
+    kept.restore()
+    content = read_record(kept.folder.result, "result")
+    is_fewer = "weights_sha256" in change
+    more = content | change
+    if is_fewer:
+        del more["weights_sha256"]
+    write_record(kept.folder.result, "result", more)
+    result = finished_result(kept.folder, kept.request.config)
+    assert (result is None) == is_fewer
+    assert result is None or result.weights_sha256 == kept.weights_sha256
+    start(kept.request)
+    if is_fewer:
+        assert read_record(kept.folder.result, "result").keys() == content.keys()
+
+
+def test_settings_that_this_version_does_not_have_name_the_file_that_holds_them(
+    kept: Kept,
+) -> None:
+    content = read_record(kept.folder.identity, "run")
+    content["config"]["plan"]["an_old_setting"] = 3
+    write_record(kept.folder.identity, "run", content)
+    message = f"{kept.folder.identity}: was written by another version of raybio, .*an_old_setting"
+    with pytest.raises(ConfigError, match=message):
+        named_again(kept)
