@@ -13,7 +13,7 @@ from typer.models import ArgumentInfo, OptionInfo
 from raybio.cli.lazy import chosen_app
 from raybio.cli.options import FREE_TEXT, URI_PARSERS
 from raybio.cli.output import guarded_output
-from raybio.core.errors import InterruptedRunError, RaybioError
+from raybio.core.errors import InterruptedRunError, RaybioError, one_line
 from raybio.core.files import check_local, disk_problem
 from raybio.core.location import is_uri, location
 from raybio.core.terminal import printable
@@ -41,7 +41,7 @@ _ENCODER_SOURCE = re.compile(r"\s*encoder\.source\s*=(?P<values>.*)", re.DOTALL)
 def run_app(app: typer.Typer, arguments: Sequence[str]) -> NoReturn:
     """Call the app of ``raybio`` with the arguments of a command line, and exit.
 
-    A ``RaybioError`` or an error of the disk becomes one message and exit code 2, or 129, 130 or
+    A ``RaybioError`` or an ``OSError`` becomes one message and exit code 2, or 129, 130 or
     143 after a signal. With ``--verbose``, the tracebacks of the error and its causes come first,
     except after a signal or a stop file.
     """
@@ -60,14 +60,18 @@ def run_app(app: typer.Typer, arguments: Sequence[str]) -> NoReturn:
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
             sys.exit(error.exit_code)
         except Exception as error:
-            problem = disk_problem(error) if isinstance(error, OSError) else None
-            if problem is None:
+            if not isinstance(error, OSError):
                 # Print it here: the interpreter would not escape the traceback, and might color it.
                 traceback.print_exc()
                 sys.exit(1)
             if "--verbose" in arguments:
                 print_chain(error)
-            print(f"DiskError: {problem}", file=sys.stderr)
+            problem = disk_problem(error)
+            kind = "DiskError"
+            if problem is None:
+                kind = type(error).__name__
+                problem = f"{one_line(error)}. --verbose shows where it happened"
+            print(f"{kind}: {problem}", file=sys.stderr)
             sys.exit(2)
     sys.exit(0)
 

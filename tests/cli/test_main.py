@@ -249,6 +249,23 @@ def test_a_word_that_is_no_choice_is_refused_with_the_choices(
     assert not list(tmp_path.iterdir())
 
 
+def test_an_error_of_the_system_is_one_line_and_verbose_adds_the_traceback(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "runs" / "a" / "run.json"
+    folder.mkdir(parents=True)
+    for more in ([], ["--verbose"]):
+        with pytest.raises(SystemExit) as stop:
+            run_app(
+                app, ["train", "sppt_protein", "--name", "a", "--runs", f"{tmp_path}/runs", *more]
+            )
+        assert stop.value.code == 2
+        *traceback, line = capsys.readouterr().err.splitlines()
+        assert line.startswith("IsADirectoryError: [Errno 21] Is a directory: ")
+        assert f"{folder}'. --verbose shows where it happened" in line
+        assert ("Traceback (most recent call last):" in traceback) == bool(more)
+
+
 def test_a_name_of_a_file_that_is_too_long_is_refused_in_one_line(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

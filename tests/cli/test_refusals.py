@@ -243,6 +243,34 @@ def test_a_signal_is_passed_on_to_mlflow_once(request_one: RunSpec) -> None:
     assert tracker.num_kills == 1
 
 
+class SlowDisk(Follower):
+    """Reads a log that cannot be read for a moment."""
+
+    num_reads = 0
+
+    def update(self, view: ProgressView) -> None:
+        self.num_reads += 1
+        if self.num_reads < 3:
+            raise OSError(errno.ESTALE, "Stale file handle", "metrics.jsonl")
+
+
+def test_a_log_that_cannot_be_read_for_a_moment_does_not_end_the_run(request_one: RunSpec) -> None:
+    folder = RunFolder(request_one.runs, request_one.name)
+    folder.make()
+    tracker = Tracker(folder, "sqlite:///none.db", request_one.method, {}, "d" * 64)
+    follower = SlowDisk(request_one, Resources(1, 1.0, 0, 1))
+
+    def wait_for_reads() -> None:
+        while follower.num_reads < 3:
+            time.sleep(0.01)
+
+    thread = threading.Thread(target=wait_for_reads, daemon=True)
+    thread.start()
+    run = OpenRun(request_one, tracker, None)
+    runtime_train._follow(Work(thread, []), follower, run, [])
+    assert follower.num_reads >= 3
+
+
 def test_a_store_of_another_kind_is_refused_before_a_run_is_made(
     request_one: RunSpec, tiny_articles: Store
 ) -> None:

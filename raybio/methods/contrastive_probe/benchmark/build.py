@@ -22,6 +22,7 @@ import pyarrow as pa
 from raybio.core.errors import DataError, StoreError
 from raybio.core.files import atomic_folder, check_writable_folder
 from raybio.core.randomness import derive_seed
+from raybio.core.records import write_record
 from raybio.methods.contrastive_probe.benchmark.config import MedlamaConfig
 from raybio.methods.contrastive_probe.benchmark.hardness import Overlap, name_overlap
 from raybio.methods.contrastive_probe.benchmark.medlama import SEPARATOR
@@ -255,8 +256,7 @@ def _write(out: Path, queries: dict[str, list[_Query]], manifest: dict[str, Any]
             _write_rows(folder / f"{relation}_{len(full)}.csv", full)
             _write_rows(folder / f"{relation}_{len(hard)}_hard.csv", hard)
         write_prompts(folder / PROMPTS_FILE, list(queries))
-        text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
-        (folder / MANIFEST).write_text(text, encoding="utf-8")
+        write_record(folder / MANIFEST, "built benchmark", manifest)
 
 
 def _write_rows(path: Path, queries: Sequence[_Query]) -> None:

@@ -2,12 +2,12 @@
 
 import csv
 import gzip
-import json
 
 import numpy as np
 import pytest
 
 from raybio.core.errors import ConfigError, DataError, StoreError
+from raybio.core.records import read_record
 from raybio.methods.contrastive_probe.benchmark.build import COLUMNS, build_medlama
 from raybio.methods.contrastive_probe.benchmark.config import MedlamaConfig
 from raybio.methods.contrastive_probe.benchmark.medlama import read_medlama
@@ -67,7 +67,7 @@ def test_a_query_is_a_head_with_all_its_tails_in_the_released_layout(tmp_path):
     assert (tmp_path / "out" / "may_treat_1.csv").read_text().splitlines()[0] == ",".join(COLUMNS)
     facts = {"heads": 1, "too_many_answers": 0, "full": 1, "hard": 1, "head_among_answers": 0}
     assert manifest["relations"] == {"may_treat": facts}
-    assert json.loads((tmp_path / "out" / "manifest.json").read_text()) == manifest
+    assert read_record(tmp_path / "out" / "manifest.json", "built benchmark") == manifest
 
 
 def test_a_row_without_atoms_has_the_preferred_names_of_its_concepts(tmp_path):
