@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from raybio.core.errors import CheckpointError, ConfigError
 from raybio.core.interfaces import LossReport
 from raybio.core.version import changed_values
 from raybio.methods import METHODS
-from raybio.store.store import Store
+from raybio.store.store import Store, open_store
 from raybio.training import determinism
 from raybio.training.checkpoint import CheckpointStore, newest_manifest
 from raybio.training.collective import ProcessGroup
@@ -40,7 +41,13 @@ def flags() -> tuple[bool, bool, bool]:
 
 
 def walk(
-    store: Store, folder: Path, max_steps: int, *, is_strict: bool = False, **settings: object
+    store: Store,
+    folder: Path,
+    max_steps: int,
+    *,
+    is_strict: bool = False,
+    collective: ProcessGroup | None = None,
+    **settings: object,
 ) -> None:
     config = tiny_config(
         "sppt_protein",
@@ -49,7 +56,7 @@ def walk(
     )
     system = METHODS["sppt_protein"].build(config, store.path)
     checkpoints = CheckpointStore(folder, is_strict=is_strict)
-    list(fit(system, config, checkpoints=checkpoints))
+    list(fit(system, config, checkpoints=checkpoints, collective=collective))
     checkpoints.wait()
 
 
@@ -170,6 +177,25 @@ def test_the_arithmetic_is_that_of_all_workers_whatever_their_ranks(tmp_path: Pa
 
 def describe_with_threads(threads: int) -> dict[str, Any]:
     return describe_arithmetic(CPU, "exact") | {"threads": threads}
+
+
+def train_with_swapped_threads(
+    store: Path, rank: int, collective: ProcessGroup, folder: Path
+) -> None:
+    torch.set_num_threads(rank + 1)
+    walk(open_store(store), folder, 1, collective=collective)
+    collective.all_sum(torch.zeros(1))
+    torch.set_num_threads(2 - rank)
+    walk(open_store(store), folder, 2, collective=collective, is_strict=True)
+
+
+def test_a_run_knows_the_arithmetic_of_all_its_workers(tiny_store: Store, tmp_path: Path) -> None:
+    """On nodes that differ, the ranks of a restart may be swapped: the hardware is the same."""
+    run_workers(partial(train_with_swapped_threads, tiny_store.path), 2, tmp_path)
+    manifest = newest_manifest(tmp_path)
+    assert manifest is not None
+    assert manifest["step"] == 2
+    assert manifest["arithmetic"]["threads"] == [1, 2]
 
 
 def test_checkpoints_without_a_record_bring_no_notice() -> None:

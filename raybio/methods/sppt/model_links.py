@@ -201,7 +201,7 @@ class _Run(NamedTuple):
 def _run_of(model: EmbeddingModel, store: LinkedStore, as_in_its_run: bool) -> _Run:
     """Return the run in ``run.json`` next to an export, if it is wanted and over this store."""
     is_protein = isinstance(store, ProteinStore)
-    config_type = ProteinConfig if is_protein else ArticleConfig
+    config_type: type[Config] = ProteinConfig if is_protein else ArticleConfig
     path = Path(model.folder).absolute().parent / RUN
     record = read_record(path, "run") or {}
     method = "sppt_protein" if is_protein else "sppt_mag"
@@ -209,7 +209,7 @@ def _run_of(model: EmbeddingModel, store: LinkedStore, as_in_its_run: bool) -> _
     if not as_in_its_run or record.get("method") != method or not is_over_store:
         return _Run(config_type(), "fp32", None, [])
     precision = str(record.get("precision", "fp32"))
-    config: Config = recorded_config(config_type, record["config"], path)
+    config = recorded_config(config_type, record["config"], path)
     initial: Encoder
     try:
         if isinstance(store, ProteinStore):
