@@ -676,18 +676,10 @@ def test_packing_does_not_change_the_gradient(name: str, store: Store) -> None:
     assert reads_packed(system.model, torch.device("cpu"))
 
 
-WITHOUT_WINDOWS = {
-    "mtb_pretrain": {"encoder.max_length": 240},
-    "relation_finetune": {"encoder.max_length": 240},
-}
-"""No document of the tiny store is longer: windows are padded, and their mask is looked at."""
-
-
 def test_a_packed_step_does_not_make_the_host_wait_for_a_gpu(name: str, store: Store) -> None:
     """Reading the metrics is the only read."""
-    changes = WITHOUT_WINDOWS.get(name, {})
     for memory in ({}, {"memory.max_tokens_per_micro_batch": 300, "memory.gradient_caching": True}):
-        config = tiny_config(name, **changes, **{"memory.packing": True} | memory)
+        config = tiny_config(name, **{"memory.packing": True} | memory)
         system = METHODS[name].build(config, store.path)
         step = TrainStep(system, config, SingleProcess(), Precision("fp32", "cpu"))
         batches = [
