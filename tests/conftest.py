@@ -65,11 +65,14 @@ def pytest_configure() -> None:
     gc.disable()
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Collect garbage from now on, in what is made from now on."""
     gc.collect()
     gc.freeze()
     gc.enable()
+    if session.config.getoption("loadgroup", default=False):
+        lost = [item.nodeid for item in session.items if "@" not in item.nodeid]
+        assert not lost, f"pytest-xdist has lost the groups of tests: {lost[:3]}"
 
 
 @pytest.hookimpl(
