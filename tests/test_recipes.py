@@ -139,7 +139,9 @@ PUBLISHED: dict[str, dict[str, dict[str, Any]]] = {
         "paper_cliques": SYNTHETIC
         | SMALL_ENCODER
         | {"schedule.max_epochs": 8000, "plan.global_batch_rows": 50},
-        "paper_cycles": SYNTHETIC | SMALL_ENCODER | {"schedule.max_epochs": 5000},
+        "paper_cycles": SYNTHETIC
+        | SMALL_ENCODER
+        | {"schedule.max_epochs": 5000, "graph.sentences": "strongest"},
         "paper_surfaces": SYNTHETIC
         | {
             "encoder.num_layers": 3,
