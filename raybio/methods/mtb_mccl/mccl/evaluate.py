@@ -2,13 +2,14 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from raybio.core.digest import weights_digest
 from raybio.core.final_report import Stage, UnitScores
 from raybio.core.interfaces import Collective, Encoder
 from raybio.core.randomness import derive_seed
@@ -73,10 +74,12 @@ class RelationEvaluator(Evaluator):
     Attributes:
         config: settings of the run.
         reader: reads documents for the encoder.
+        knn_by_weights: kNN settings that the final evaluation chose, by the digest of the model.
     """
 
     config: Config
     reader: DocumentReader
+    knn_by_weights: dict[str, KnnSettings] = field(default_factory=dict)
 
     def labeled(self, split: str) -> LabeledPairs:
         """Return the labeled pairs of a split; all pairs of the test split."""
@@ -153,6 +156,8 @@ class RelationEvaluator(Evaluator):
         _log.info("%s: embedding dev documents", stage)
         dev = self._embed_gold(model, "dev", collective)
         knn, dev_scores = self._choose(classifier, dev)
+        if stage == "trained" and collective.rank == 0:
+            self.knn_by_weights[weights_digest(model.state_dict().items())] = knn
         results = {"dev": dev_scores}
         chance = {"dev": self._chance(dev)}
         if len(self.reader.store.split_rows("test")):
@@ -181,10 +186,7 @@ class RelationEvaluator(Evaluator):
         """Export the encoder with everything that is needed to classify pairs."""
         store = self.reader.store
         classifier = self._classifier(encoder, SingleProcess(), is_trained=True)
-        settings_left = classifier.distinct_settings(self.config.evaluation.knn_candidates)
-        knn = settings_left[0] if len(settings_left) == 1 else None
-        if len(store.split_rows("dev")):
-            knn, _ = self._choose(classifier, self._embed_gold(encoder, "dev", SingleProcess()))
+        knn = self._exported_knn(encoder, classifier)
         names = store.entity_types
         candidate_types = [[names[head], names[tail]] for head, tail in sorted(store.type_pairs)]
         settings = {
@@ -210,6 +212,21 @@ class RelationEvaluator(Evaluator):
         return export_relation_encoder(
             encoder, folder, card=card, settings=settings, reference=reference
         )
+
+    def _exported_knn(self, encoder: RelationEncoder, classifier: Classifier) -> KnnSettings | None:
+        """Return the settings by which an export classifies pairs; None: nothing chooses them.
+
+        They are those of the run's table, if its final evaluation was of the same weights.
+        """
+        distinct = classifier.distinct_settings(self.config.evaluation.knn_candidates)
+        if len(distinct) == 1:
+            return distinct[0]
+        if not len(self.reader.store.split_rows("dev")):
+            return None
+        knn = self.knn_by_weights.get(weights_digest(encoder.state_dict().items()))
+        if knn is None:
+            knn, _ = self._choose(classifier, self._embed_gold(encoder, "dev", SingleProcess()))
+        return knn
 
     def _classifier(
         self, model: Encoder, collective: Collective, *, is_trained: bool
