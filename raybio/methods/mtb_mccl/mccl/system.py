@@ -55,6 +55,9 @@ def check(config: Config, store: DocumentStore) -> None:
     for split in splits:
         if len(store.split_rows(split)):
             labeled_pairs(store, split, config.data.label_fraction, config.seed).check()
+    if config.schedule.has_evaluations:
+        dev = labeled_pairs(store, "dev", config.data.label_fraction, config.seed)
+        dev.sampled(config.evaluation.max_documents).check()
 
 
 def input_lengths(config: Config, store: DocumentStore) -> list[InputLengths]:
