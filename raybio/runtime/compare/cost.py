@@ -12,7 +12,7 @@ from raybio.core.text import count_of
 from raybio.methods import METHODS
 from raybio.runtime.compare.setting_names import REPETITIONS
 from raybio.runtime.run.cost import GPU, RunCost, cost_of, hours_in_words
-from raybio.runtime.run.duration import in_words
+from raybio.runtime.run.duration import in_a_row, in_words
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.parallel import Concurrency, Placement, concurrency
 from raybio.runtime.run.result import finished_result
@@ -112,7 +112,7 @@ def _describe_time(
 ) -> list[str]:
     """Return lines about the time of unfinished runs, estimated from similar finished ones."""
     measured_by_folder: dict[Path, list[RunFolder]] = {}
-    seconds = 0.0
+    seconds = []
     hours_by_device: dict[str, float] = defaultdict(float)
     origins: dict[str, str] = {}
     unknown = []
@@ -126,13 +126,13 @@ def _describe_time(
         cost = similar.cost
         origins[cost.name] = similar.in_words
         run_seconds = cost.seconds_of(left_by_name[spec.name])
-        seconds += run_seconds
+        seconds.append(round(run_seconds))
         hours_by_device[cost.device] += run_seconds * cost.workers / 3600
     lines = []
     if origins:
         names = ", ".join(origins.values())
         num_known = len(unfinished) - len(unknown)
-        whole = in_words(seconds / min(plan.num_at_a_time, num_known))
+        whole = in_words(in_a_row(seconds, plan.num_at_a_time))
         hours = " and ".join(hours_in_words(each, name) for name, each in hours_by_device.items())
         verb = "takes" if num_known == 1 else "take"
         lines.append(f"{num_known} of them {verb} about {whole}, {hours}, at the rate of {names}")

@@ -552,10 +552,11 @@ def _work_off(
 def _seconds_left(elapsed: float, num_ended: int, num_left: int, num_at_a_time: int) -> float:
     """Return how long the other runs take if they take as long as those that have ended.
 
-    Runs are assumed to train in rounds of ``num_at_a_time``.
+    Runs are assumed to train in rounds of ``num_at_a_time``. The last round counts as a whole, even
+    if it has fewer runs: one of them may just have begun.
     """
     seconds_per_round = elapsed / math.ceil(num_ended / num_at_a_time)
-    return seconds_per_round * num_left / num_at_a_time
+    return seconds_per_round * math.ceil(num_left / num_at_a_time)
 
 
 def _show_length(tasks: Iterable[_RunTask], num_runs: int, queue: _Queue) -> bool:

@@ -3,7 +3,7 @@
 import time
 
 from raybio.core.records import read_recomputable, read_record, write_record
-from raybio.runtime.run.duration import DurationEstimate
+from raybio.runtime.run.duration import DurationEstimate, in_a_row
 from raybio.runtime.run.folder import LAUNCH, RunFolder
 from raybio.runtime.run.metrics_log import MetricsTail, read_reports
 from raybio.runtime.tune.leaderboard import repetitions
@@ -58,15 +58,6 @@ def _last_step(folder: RunFolder) -> int:
     return int(reports[-1]["step"]) if reports else 0
 
 
-def _steps_in_a_row(steps: list[int], num_at_a_time: int) -> int:
-    """Return the steps until the last training ends, where each begins as soon as there is room."""
-    ends = num_at_a_time * [0]
-    for num_steps in steps:
-        first = ends.index(min(ends))
-        ends[first] += num_steps
-    return max(ends)
-
-
 class SweepLength:
     """Estimates how long a sweep takes, and refuses one of more than a day on CPUs.
 
@@ -87,7 +78,7 @@ class SweepLength:
         self._spec = spec
         steps = steps_left(spec)
         self._num_at_a_time = max(min(num_at_a_time, len(steps)), 1)
-        self._num_steps = _steps_in_a_row(steps, self._num_at_a_time)
+        self._num_steps = in_a_row(steps, self._num_at_a_time)
         # Sum over all trials, so that a resume with fewer trials at a time does not count as
         # longer.
         self._num_all_steps = sum(steps)

@@ -161,7 +161,8 @@ def test_a_plan_lists_runs_and_their_time_by_the_most_similar_finished_run(
     assert ", 22 CPU-worker-hours, at the rate of table (cpu)" in lines[14]
     # A run of another width has no similar one; the others have.
     lines = plan_of([(spec, variations), (replace(spec, config=wider, name="wider"), [])])
-    assert "11 of them take about 11 hours, 22 CPU-worker-hours" in lines[15]
+    # Two at a time: the eleventh run has a round of its own.
+    assert "11 of them take about 12 hours, 22 CPU-worker-hours" in lines[15]
     assert "is similar to 1 of them" in lines[16]
 
 

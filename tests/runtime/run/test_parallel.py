@@ -245,7 +245,7 @@ def test_a_run_that_cannot_be_concluded_fails_and_leaves_the_others_alone(
 
 @pytest.mark.parametrize(
     ("num_ended", "num_left", "num_at_a_time", "seconds"),
-    [(1, 5, 1, 50), (1, 5, 2, 25), (2, 4, 2, 20), (3, 3, 2, 7.5)],
+    [(1, 5, 1, 50), (1, 5, 2, 30), (2, 4, 2, 20), (3, 3, 2, 10), (8, 1, 8, 10), (8, 9, 8, 20)],
 )
 def test_the_time_left_counts_the_runs_that_are_trained_at_the_same_time(
     num_ended: int, num_left: int, num_at_a_time: int, seconds: float
