@@ -309,6 +309,11 @@ class _RunTask:
         projection = self._follower.projection
         return None if projection is None else projection.seconds_per_step
 
+    @property
+    def evaluation_seconds(self) -> float | None:
+        """The measured duration of an evaluation during training; None: none was measured."""
+        return self._follower.evaluation_seconds
+
     def follow(self) -> None:
         """Print new messages and reports, and track the run from its first step on."""
         self._follower.update(self.view)
@@ -574,13 +579,18 @@ def _show_length(tasks: Iterable[_RunTask], num_runs: int, queue: _Queue) -> boo
     """
     num_rounds = math.ceil(num_runs / queue.num_at_a_time)
     for task in tasks:
-        if task.seconds_per_step is not None:
-            seconds = num_rounds * queue.num_steps / num_runs * task.seconds_per_step
-            at_a_time = f"{min(queue.num_at_a_time, num_runs)} at a time"
-            task.view.note(
-                f"{num_runs} runs, {at_a_time}: about {in_words(seconds)}, without evaluations"
-            )
-            return True
+        seconds_per_step = task.seconds_per_step
+        if seconds_per_step is None:
+            continue
+        evaluations = "without evaluations"
+        if task.evaluation_seconds is not None:
+            schedule = task.run.spec.config.schedule
+            seconds_per_step += task.evaluation_seconds / schedule.evaluate_every_steps
+            evaluations = "with evaluations during training, without final ones"
+        seconds = num_rounds * queue.num_steps / num_runs * seconds_per_step
+        at_a_time = f"{min(queue.num_at_a_time, num_runs)} at a time"
+        task.view.note(f"{num_runs} runs, {at_a_time}: about {in_words(seconds)}, {evaluations}")
+        return True
     return False
 
 

@@ -40,7 +40,7 @@ from raybio.runtime.run import driver, open_run
 from raybio.runtime.run.driver import train
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
-from raybio.runtime.run.notices import report_start
+from raybio.runtime.run.notices import read_starts, report_start
 from raybio.runtime.run.open_run import OpenRun, warn_of_other_versions
 from raybio.runtime.run.parallel import (
     _ended_in_words,
@@ -182,8 +182,24 @@ def test_a_run_that_cannot_be_plotted_is_complete_and_says_so(
     assert "cannot be plotted" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("evaluation_minutes", "expected"),
+    [
+        # Six rounds of 24 steps, 10 s each.
+        (None, "12 runs, 2 at a time: about 24 minutes, without evaluations"),
+        # And in each round an evaluation every 12 steps.
+        (
+            10,
+            "12 runs, 2 at a time: about 2.4 hours, with evaluations during training, without "
+            "final ones",
+        ),
+    ],
+)
 def test_a_run_is_begun_when_few_others_wait_for_cpus_and_all_are_projected_from_the_first(
-    request_one: RunSpec, capsys: pytest.CaptureFixture[str]
+    request_one: RunSpec,
+    capsys: pytest.CaptureFixture[str],
+    evaluation_minutes: int | None,
+    expected: str,
 ) -> None:
     with contextlib.ExitStack() as held:
         runs = [OpenRun.open(with_seed(request_one, seed), held) for seed in range(12)]
@@ -197,7 +213,12 @@ def test_a_run_is_begun_when_few_others_wait_for_cpus_and_all_are_projected_from
 
         # Two are trained at a time, and one waits.
         assert begin() == [True] * 3 + [False] * 9
-        report_start(runs[1].folder.notices, 0, 5.0)
+        report_start(runs[1].folder.notices, 0, 5.0, is_first_step_reported=True)
+        if evaluation_minutes is not None:
+            (start,) = read_starts(runs[1].folder.notices)
+            time_ms = start["time_ms"] + evaluation_minutes * 60_000
+            first = {"step": 0, "time_ms": time_ms, "metrics": {}, "is_evaluation": True}
+            runs[1].folder.metrics.write_text(json.dumps(first) + "\n")
         tasks[1].follow()
         assert begin() == [True] * 4 + [False] * 8
         assert queue.num_left == 8
@@ -207,8 +228,6 @@ def test_a_run_is_begun_when_few_others_wait_for_cpus_and_all_are_projected_from
             log.append(step, {"steps_per_second": 0.1})
         tasks[1].follow()
         assert _show_length(tasks, 12, queue)
-        # Six rounds of 24 steps, 10 s each.
-        expected = "12 runs, 2 at a time: about 24 minutes, without evaluations"
         assert expected in " ".join(capsys.readouterr().err.split())
         tracked = [bool(run.tracker._thread) for run in runs]
         assert tracked == [False, True] + [False] * 10
