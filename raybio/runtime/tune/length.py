@@ -11,15 +11,6 @@ from raybio.runtime.tune.plan import planned
 from raybio.runtime.tune.trial import ENDED, SweepSpec, first_trials, has_ended
 
 
-def planned_steps(spec: SweepSpec) -> list[int]:
-    """Return the steps of each training of a whole sweep, if none is stopped early.
-
-    Trainings that repeat the best settings come last. Each has as many steps as the longest trial.
-    """
-    steps = _steps_of_trials(spec)
-    return [*steps, *_steps_of_repetitions(spec, steps)]
-
-
 def steps_left(spec: SweepSpec) -> list[int]:
     """Return the steps that are left of each training that has not ended, at most.
 
@@ -47,9 +38,13 @@ def _steps_of_trials(spec: SweepSpec) -> list[int]:
 
 
 def _steps_of_repetitions(spec: SweepSpec, steps_of_trials: list[int]) -> list[int]:
+    return num_repetitions(spec, len(steps_of_trials)) * [max(steps_of_trials)]
+
+
+def num_repetitions(spec: SweepSpec, num_trials: int) -> int:
+    """Return the number of trainings that repeat the best settings with other seeds."""
     budget = spec.space.budget
-    num_repeated = min(budget.num_repeated, len(steps_of_trials))
-    return num_repeated * (budget.num_seeds - 1) * [max(steps_of_trials)]
+    return min(budget.num_repeated, num_trials) * (budget.num_seeds - 1)
 
 
 def _last_step(folder: RunFolder) -> int:
