@@ -593,6 +593,7 @@ def test_what_is_the_same_in_all_runs_of_a_comparison_is_scored_once(
 ) -> None:
     variation = Variation("objective.lambda_spml", (0, 0.25))
     result, table = compare(request_one, [variation])
+    assert table.remarks[-1].startswith("cost: 3 runs, ")
     paths = [*(request_one.runs / ".untrained").glob("*.json")]
     content = {}
     for path in paths:

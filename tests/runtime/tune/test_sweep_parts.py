@@ -478,7 +478,7 @@ def test_a_recipe_gives_the_settings_that_trials_share(tiny_store: Store) -> Non
     )
     assert done.exit_code == 0, (done.output, done.exception)
     assert "12 trials of 200 steps at most" in done.output
-    assert "is similar to a trial" in done.output
+    assert "is similar to 18 of them" in done.output
     refused = CliRunner().invoke(sweep_app, [*words, "--recipe", "smal"])
     assert "--recipe smal: there is no such recipe" in str(refused.exception)
     small = base_configs(RunOptions(recipe="small"))["sppt_protein"]()
@@ -623,11 +623,12 @@ def test_a_space_cannot_vary_epochs_which_would_pass_by_the_budget(
 
 
 def test_a_dry_run_refuses_what_the_sweep_would_refuse(tmp_path: Path) -> None:
+    sweep = (tmp_path, "plan", Compute())
     with pytest.raises(StoreError, match="nowhere"):
-        _print_plan(space_of(tmp_path), RunOptions(store=tmp_path / "nowhere"))
+        _print_plan(space_of(tmp_path), RunOptions(store=tmp_path / "nowhere"), *sweep)
     rates = space_of(tmp_path, space={RATE: {"log_uniform": [1e-5, 1e-2]}})
     with pytest.raises(ConfigError, match="want equal numbers"):
-        _print_plan(rates, RunOptions(settings=("objective.loss=margin_contrastive",)))
+        _print_plan(rates, RunOptions(settings=("objective.loss=margin_contrastive",)), *sweep)
 
 
 @pytest.mark.parametrize(
