@@ -222,6 +222,12 @@ def test_experiments_end_in_a_table_and_figures_and_are_not_done_twice(
     assert {
         path: path.stat().st_mtime_ns for path in folder.glob("trials/*/export/*.safetensors")
     } == trained
+    # Trials of this sweep tell the time of another one with more draws.
+    capsys.readouterr()
+    draws = Experiments(("cliques",), 2, (0.0,))
+    run_experiments(replace(given, name="more"), draws, is_dry_run=True)
+    *_, time = capsys.readouterr().out.splitlines()
+    assert ", 4 trials " in time and " at most, at the rate of trial-" in time
 
 
 @pytest.mark.parametrize("kind", ["plane", "torus"])
