@@ -110,6 +110,13 @@ class LabeledPairs:
         """Number of labeled pairs of all documents."""
         return sum(len(chosen) for chosen in self._chosen_by_row.values())
 
+    def class_counts(self) -> np.ndarray:
+        """Return the number of labeled pairs of each class (C,), int64."""
+        num_C = np.zeros(len(self.store.relation_names), dtype=np.int64)
+        for row in self.rows.tolist():
+            num_C += self.labels(row).sum(axis=0)
+        return num_C
+
     def pairs(self, row: int) -> Pairs:
         """Return (head, tail) of a document's labeled pairs."""
         head_K, tail_K = self.store.candidates(row)
