@@ -51,6 +51,8 @@ class Azure(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    # Headers and body are two writes: with Nagle's algorithm, the second waits 40 ms for the first.
+    disable_nagle_algorithm = True
     server: Azure
 
     def log_message(self, *_) -> None:

@@ -1,5 +1,7 @@
 """Fixtures that several packages share."""
 
+import fcntl
+import gc
 import gzip
 import os
 import re
@@ -59,6 +61,18 @@ def pytest_configure() -> None:
     """One thread, here and in what is started: two that wait for each other while others work take longer."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    # Commands collect garbage as they end. What the tests have imported is none, and is left out.
+    gc.disable()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Collect garbage from now on, in what is made from now on."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+    if session.config.getoption("loadgroup", default=False):
+        lost = [item.nodeid for item in session.items if "@" not in item.nodeid]
+        assert not lost, f"pytest-xdist has lost the groups of tests: {lost[:3]}"
 
 
 @pytest.hookimpl(
@@ -229,11 +243,20 @@ def tiny_documents(tmp_path_factory: pytest.TempPathFactory) -> DocumentStore:
 
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """``mlflow.db`` without a run; MLflow takes ten seconds to lay out a new one."""
+    """``mlflow.db`` without a run; MLflow takes ten seconds to lay out a new one.
+
+    The processes of pytest-xdist share it.
+    """
     from mlflow import MlflowClient
 
-    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
-    MlflowClient(f"sqlite:///{path}").search_experiments()
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    path = folder / "mlflow.db"
+    with open(folder / "mlflow.db.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            MlflowClient(f"sqlite:///{path}").search_experiments()
     return path
 
 

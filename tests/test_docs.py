@@ -297,7 +297,7 @@ def benchmark_problems(
             return [f"{script}.py: {capsys.readouterr().err.strip().splitlines()[-1]}"]
         else:
             return [f"{script}.py takes no arguments"]
-    if script != "rivals":
+    if script != "rivals" or "store" not in values:
         return []
     if str(values.store).endswith("…"):
         # A training prepares the store in a folder below the one that it names after the data.

@@ -41,8 +41,9 @@ KNOWN = {
     # transformers: how attention is computed, and whether a model can be given another way.
     "._supports_sdpa",
     "._attn_implementation",
-    # torch: one kernel for all gradients.
+    # torch: one kernel for all gradients, and for all parameters of a bucket.
     "._foreach_mul_",
+    "._foreach_copy_",
     # torch: a size that a compiled graph takes as it comes, as its documentation says to declare it.
     "._dynamo",
     # torch: attention with dropout over packed sequences, which ``varlen_attn`` has no argument for.

@@ -348,7 +348,11 @@ def test_synthetic_graphs_start_from_scratch_and_cycles_take_all_nodes_a_step() 
         SPPT, r"Cycle of # nodes; every 4th node \(# places\)[^\n]* of up to # nodes joined"
     )
     smallest = 2
+    assert texts_of(
+        SPPT, r"nodes take sentences of that topic[^\n]*\[C\] in order of (\w+) topic"
+    ) == ("decreasing",)
     for recipe in CYCLES:
+        assert setting(recipe, "graph.sentences") == "strongest"
         mean_nodes = cycle + num_graphlets * (smallest + largest) / 2
         assert setting(recipe, BATCH) == mean_nodes
 

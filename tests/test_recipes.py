@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from raybio.core.config import fields, merge, override_all, value_at
+from raybio.core.config import fields, load, merge, override_all, value_at
 from raybio.core.errors import ConfigError
 from raybio.core.recipes import recipe_named
 from raybio.methods import METHODS
@@ -139,7 +139,9 @@ PUBLISHED: dict[str, dict[str, dict[str, Any]]] = {
         "paper_cliques": SYNTHETIC
         | SMALL_ENCODER
         | {"schedule.max_epochs": 8000, "plan.global_batch_rows": 50},
-        "paper_cycles": SYNTHETIC | SMALL_ENCODER | {"schedule.max_epochs": 5000},
+        "paper_cycles": SYNTHETIC
+        | SMALL_ENCODER
+        | {"schedule.max_epochs": 5000, "graph.sentences": "strongest"},
         "paper_surfaces": SYNTHETIC
         | {
             "encoder.num_layers": 3,
@@ -377,6 +379,46 @@ def test_the_table_of_encoders_names_the_source_of_each_recipe() -> None:
     for row, method, recipe in rows:
         source = METHODS[method].recipes[recipe].settings["encoder"]["source"]
         assert f"`{source}`" in row
+
+
+NOT_OF_TRAINING = re.compile(
+    r"precision|memory\..*|evaluation\..*|schedule\.(max_steps|keep_best|early.*|.*_every_.*)"
+    r"|encoder\.source|graph\.kind"
+)
+
+
+def test_the_page_of_results_names_each_setting_that_differs_from_the_recipe() -> None:
+    page = (ROOT / "docs" / "results" / "README.md").read_text()
+    rows = re.findall(r"^\| \[`(\w+)`\]\(configs/\S+\) \| `(\w+) (\w+)` \| (.*) \|$", page, re.M)
+    assert len(rows) == 8
+    for file, method, recipe, cell in rows:
+        path = ROOT / "docs" / "results" / "configs" / f"{file}.yaml"
+        entry = METHODS[method]
+        here = load(entry.config, path, entry.config())
+        paper = merge(entry.config, entry.recipes[recipe].settings, entry.config())
+        differing = {}
+        for name in (field.path for field in fields(entry.config)):
+            values = value_at(here, name), value_at(paper, name)
+            if values[0] != values[1] and not NOT_OF_TRAINING.fullmatch(name):
+                differing[name] = tuple(map(written, values))
+        named = {
+            name: (of_file, of_recipe)
+            for name, of_file, of_recipe in re.findall(r"`([\w.]+)` (\S+) \((\S+)\)", cell)
+        }
+        assert named == differing, file
+
+
+def written(value: object) -> str:
+    """Return a value of a setting as the page writes it."""
+    if value is None:
+        return "unset"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if not isinstance(value, float):
+        return str(value)
+    if value == 0 or value >= 0.01:
+        return f"{value:,g}"
+    return re.sub(r"e-0", "e-", f"{value:.0e}")
 
 
 def test_files_and_settings_of_the_command_line_lie_above_a_recipe(tmp_path: Path) -> None:

@@ -299,10 +299,19 @@ class TrainingChange(NamedTuple):
 
     @property
     def word(self) -> str:
-        """Whether training gained or lost, if the difference is significant."""
+        """Whether training gained or lost, if the difference is significant.
+
+        A gain that leaves the run below a rival says so.
+        """
         if self.test.p_holm >= LEVEL:
             return "no significant change"
-        return "gained" if self.test.difference > 0 else "lost"
+        if self.test.difference < 0:
+            return "lost"
+        rival = best_rival(self.task)
+        rows = self.task.rows  # the best first
+        if rival is not None and rows.index(rival) < rows.index(self.after):
+            return f"gained, below {rival.name}"
+        return "gained"
 
 
 def changes(report: BenchmarkReport) -> list[TrainingChange]:

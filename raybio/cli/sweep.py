@@ -36,7 +36,7 @@ from raybio.runtime.run.options import (
     sweeps_folder,
 )
 from raybio.runtime.run.spec import Compute, RunSpec
-from raybio.runtime.tune.plan import planned
+from raybio.runtime.tune.plan import numbered, planned
 from raybio.runtime.tune.trial import SweepSpec
 from raybio.training.settings import TrainingConfig
 
@@ -150,7 +150,7 @@ def sweep(
     refuse_decided_settings(chosen, given.settings)
     _report_unused(chosen, config)
     if dry_run:
-        _print_plan(chosen, given)
+        _print_plan(chosen, given, folder, name or "plan", options.compute)
         return
     check_writable(folder, bucket, "--sweeps")
     base = resolve(chosen.method, given)
@@ -246,12 +246,19 @@ def _warn_outside(space: SearchSpace, base: TrainingConfig) -> None:
         print(f"warning: {described}", file=sys.stderr)
 
 
-def _print_plan(space: SearchSpace, options: RunOptions) -> None:
+def _print_plan(
+    space: SearchSpace, options: RunOptions, sweeps: Path, name: str, compute: Compute
+) -> None:
     """Print the trials; check them against the store only if it exists already."""
     store, base = resolve_config(METHODS[space.method], options, Path("runs"))
     _warn_outside(space, base)
     run = RunSpec(
-        method=space.method, config=base, store=store or Path(), name="plan", runs=Path("sweeps")
+        method=space.method,
+        config=base,
+        store=store or Path(),
+        name=name,
+        runs=sweeps,
+        compute=compute,
     )
     spec = SweepSpec(space=space, run=run, checks_store=store is not None)
     if store is not None:
@@ -259,8 +266,7 @@ def _print_plan(space: SearchSpace, options: RunOptions) -> None:
     trials = planned(space, spec.check)
     if space.search.kind == "optuna":
         print("optuna learns from each trial; without any result, it would try")
-    for number, settings in enumerate(trials, start=1):
-        print(f"{number:4}  " + ", ".join(f"{path}={value}" for path, value in settings.items()))
+    print("\n".join(numbered(trials)))
     budget = space.budget
     summary = f"{len(trials)} trials of {budget.max_steps:,} steps at most"
     if space.scheduler.kind != "none":
@@ -270,13 +276,12 @@ def _print_plan(space: SearchSpace, options: RunOptions) -> None:
     print(summary)
     if store is not None:
         runs, _ = runs_folder(None)
-        print(f"looking for a similar run in {runs}", flush=True)
+        print(f"looking for similar runs in {runs} and {sweeps}", flush=True)
         # Imported here, since it imports torch and is needed only with a store.
         from raybio.runtime.compare.cost import describe_sweep_time
-        from raybio.runtime.tune.length import planned_steps
 
-        trial = replace(run, config=spec.config(trials[0]))
-        print(describe_sweep_time(trial, planned_steps(spec), runs))
+        for line in describe_sweep_time(spec, runs):
+            print(line)
     print(f"compared by {space.metric}; the first trial shows whether that is evaluated")
 
 

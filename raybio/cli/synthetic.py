@@ -62,6 +62,7 @@ def synthetic(
     name: shared.Name = None,
     sweeps: shared.Sweeps = None,
     tracking_uri: shared.TrackingUri = None,
+    dry_run: shared.DryRun = False,
     yes: shared.Yes = False,
     strict: shared.Strict = False,
     verbose: shared.Verbose = False,
@@ -89,4 +90,5 @@ def synthetic(
     )
     from raybio.experiments.synthetic_graphs import Experiments, numbers, run_experiments
 
-    run_experiments(options, Experiments(kinds, repeats, numbers(noise, "--noise")))
+    experiments = Experiments(kinds, repeats, numbers(noise, "--noise"))
+    run_experiments(options, experiments, is_dry_run=dry_run)

@@ -221,8 +221,6 @@ def _check(request: TrainingRequest) -> None:
         raise ConfigError(
             "--register and --all-folds: got both, want one of them: folds are many models"
         )
-    if request.all_folds and request.dry_run:
-        raise ConfigError("--dry-run and --all-folds: got both, want one of them")
 
 
 def _run(request: TrainingRequest, parts: Mapping[str, RunOptions]) -> None:
@@ -236,6 +234,7 @@ def _run(request: TrainingRequest, parts: Mapping[str, RunOptions]) -> None:
             compared=request.compared,
             seeds=request.seeds,
             has_last_training=request.last_training,
+            is_dry_run=request.dry_run,
         )
         return
     registration = None

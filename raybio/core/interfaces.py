@@ -102,8 +102,8 @@ class Collective(Protocol):
     def patient(self, name: str = "an evaluation") -> AbstractContextManager[None]:
         """Lift the time limit on waiting within a ``with`` block, which all workers leave together.
 
-        It is for evaluations, in which one worker may compute for hours, and for reading a large
-        store. Every worker enters the block; ``name`` says what they do in it.
+        It is for evaluations and exports, in which one worker may compute for hours, and for
+        reading a large store. Every worker enters the block; ``name`` says what they do in it.
         """
         ...
 

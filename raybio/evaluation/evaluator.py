@@ -351,16 +351,16 @@ RIVAL_SEED = bootstrap_seed(0)
 """Seed for rivals: all runs over a store have the same resamples, whatever the run's seed."""
 
 
-def chosen_on(num_units: int, num_all: int, noun: str, setting: str) -> str:
+def chosen_on(num_units: int, num_all: int, noun: str, settings: str) -> str:
     """Return the remark on the sample by which ``schedule.best_metric`` chose the step.
 
     Args:
         num_units: units of each evaluation during training.
         num_all: number of units that they were sampled from.
         noun: what the units are, such as "validation articles".
-        setting: path of the setting that decides their number.
+        settings: paths of the settings that decide their number.
     """
-    return f"the step of the weights was chosen on {num_units:,} of {num_all:,} {noun} ({setting})"
+    return f"the step of the weights was chosen on {num_units:,} of {num_all:,} {noun} ({settings})"
 
 
 def exact_scores(value_by_measure: Mapping[str, float]) -> dict[str, dict[str, float]]:

@@ -41,10 +41,19 @@ from raybio.methods.relation_graphs.evaluation.fold_report import (
     mean_scores,
 )
 from raybio.methods.relation_graphs.store import WordStore
+from raybio.runtime.compare.cost import cost_in_words, describe_sweep, describe_sweep_time
 from raybio.runtime.compare.unfinished import unfinished_trial
+from raybio.runtime.run.cost import cost_of
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.notices import WarningPrinter
-from raybio.runtime.run.options import FOLD, RunOptions, check_writable, resolve, sweeps_folder
+from raybio.runtime.run.options import (
+    FOLD,
+    RunOptions,
+    check_writable,
+    resolve,
+    runs_folder,
+    sweeps_folder,
+)
 from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.runtime.run.tasks import run_tasks
 from raybio.runtime.spool.spool import announce_copy, held, publish
@@ -160,6 +169,7 @@ def cross_validate(
     compared: Sequence[str],
     seeds: int,
     has_last_training: bool,
+    is_dry_run: bool = False,
 ) -> None:
     """Train every fold, evaluate the models together, and print the table.
 
@@ -169,6 +179,7 @@ def cross_validate(
         compared: other models, as ``--compare`` takes them.
         seeds: number of seeds that each fold is trained with.
         has_last_training: whether each model is trained again on validation sentences too.
+        is_dry_run: print the trainings and their time, and train nothing.
 
     Raises:
         RaybioError: as ``train_all_folds``.
@@ -182,7 +193,8 @@ def cross_validate(
         )
     # A cross-validation is a sweep: --runs names the folder of sweeps.
     sweeps, bucket = sweeps_folder(options.runs, options.name)
-    check_writable(sweeps, bucket)
+    if not is_dry_run:
+        check_writable(sweeps, bucket)
     options = replace(options, runs=None)
     identity = RunFolder(sweeps, options.name).read_identity() if options.name else None
     if identity and options.store is None and options.config is None:
@@ -199,11 +211,28 @@ def cross_validate(
     name = options.name or "-".join([run.name, *models, *([f"{seeds}seeds"] * (seeds > 1))])
     announce_copy("sweeps", sweeps, bucket)
     run = replace(run, name=name, runs=sweeps, bucket=bucket, compute=compute, explicit=frozenset())
+    if is_dry_run:
+        runs, _ = runs_folder(None)
+        print("\n".join(describe_sweep(fold_sweep(run, models, seeds), runs)))
+        if has_last_training:
+            print("then --last-training trains each model again; its time is not included")
+        return
     swept = train_all_folds(run, models, seeds, has_last_training=has_last_training)
     folder = swept.folder.path
     print((folder / "folds.md").read_text(encoding="utf-8"))
     print(f"table, and folder of each model: {folder / 'folds.md'}; each fold: {folder / 'folds'}")
     print(f"MLflow: {swept.mlflow_line}")
+
+
+def fold_sweep(run: RunSpec, models: Sequence[str], num_seeds: int) -> SweepSpec:
+    """Return the sweep of ``train_all_folds``; it compares losses, and models are evaluated later.
+
+    Raises:
+        ConfigError: as ``fold_space``.
+    """
+    config = override(run.config, "evaluation.num_sentences_in_training", "0")
+    space = fold_space(config, models, open_store(run.store, WordStore), num_seeds)
+    return SweepSpec(space=space, run=replace(run, config=config))
 
 
 def train_all_folds(
@@ -223,13 +252,13 @@ def train_all_folds(
     """
     from raybio.runtime.tune.driver import sweep
 
-    # The sweep compares losses; models are evaluated at the end.
-    config = override(run.config, "evaluation.num_sentences_in_training", "0")
-    sentences = open_store(run.store, WordStore)
-    space = fold_space(config, models, sentences, num_seeds)
-    swept = sweep(SweepSpec(space=space, run=replace(run, config=config)))
+    spec = fold_sweep(run, models, num_seeds)
+    runs, _ = runs_folder(None)
+    for line in describe_sweep_time(spec, runs):
+        print(line, flush=True)
+    swept = sweep(spec)
     swept.check_finished()
-    return _evaluate_together(swept, run, sentences, has_last_training)
+    return _evaluate_together(swept, run, open_store(run.store, WordStore), has_last_training)
 
 
 def _evaluate_together(
@@ -249,14 +278,17 @@ def _evaluate_together(
     evaluations = fold_evaluations(folder, bucket, store, exports, models)
     run_tasks([*untrained, *evaluations], run.compute, verbose=run.verbose)
     unfinished = _unfinished_rows(swept, evaluations)
+    trained = [swept.folder_of(trial) for trial in swept.trials]
     if has_last_training:
         last = _run_last_trainings(swept, evaluations, run, sentences)
         exports = {key: training.folder.export for key, training in last.items()}
         rows += _folder_rows(folder, exports, AFTER_LAST)
+        trained += [training.folder for training in last.values()]
         again = fold_evaluations(folder, bucket, store, exports, models, suffix=AFTER_LAST)
         run_tasks(again, run.compute, verbose=run.verbose)
         evaluations += again
-    _write_tables(folder, untrained, evaluations, sentences, rows, unfinished)
+    cost = cost_in_words(map(cost_of, trained))
+    _write_tables(folder, untrained, evaluations, sentences, rows, unfinished, cost)
     if run.bucket is not None:
         publish(folder, run.bucket)
     return swept
@@ -293,6 +325,7 @@ def _write_tables(
     sentences: WordStore,
     folder_rows: Sequence[list[str]],
     unfinished: Mapping[str, str],
+    cost: str,
 ) -> None:
     """Write ``folds.md`` and ``folds.json``, and add them to the MLflow run."""
     from raybio.runtime.tracking.tracker import add_artifacts
@@ -315,7 +348,10 @@ def _write_tables(
     }
     write_record(folder.path / "folds.json", "cross-validation", content)
     folders = markdown_table(["model", "fold", "seed", "folder"], folder_rows)
-    replace_text(folder.path / "folds.md", f"{table}\n\n{folders}\n")
+    lines = [table]
+    if cost:
+        lines.append(f"cost: {cost}, without the evaluation of the folds")
+    replace_text(folder.path / "folds.md", "\n\n".join([*lines, folders]) + "\n")
     add_artifacts(folder, [folder.path / "folds.md", folder.path / "folds.json"])
 
 

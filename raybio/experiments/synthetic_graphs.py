@@ -31,8 +31,16 @@ from raybio.methods.sppt.synthetic.system import (
     paper_recipe,
     published_settings,
 )
+from raybio.runtime.compare.cost import cost_in_words, describe_sweep, describe_sweep_time
 from raybio.runtime.compare.unfinished import unfinished_trial
-from raybio.runtime.run.options import RunOptions, check_writable, resolve, sweeps_folder
+from raybio.runtime.run.cost import cost_of
+from raybio.runtime.run.options import (
+    RunOptions,
+    check_writable,
+    resolve,
+    runs_folder,
+    sweeps_folder,
+)
 from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.runtime.spool.spool import announce_copy, publish
 from raybio.runtime.tune.trial import SweepSpec
@@ -106,12 +114,15 @@ def experiment_space(config_by_kind: Mapping[str, Config], experiments: Experime
     )
 
 
-def run_experiments(options: RunOptions, experiments: Experiments) -> None:
+def run_experiments(
+    options: RunOptions, experiments: Experiments, *, is_dry_run: bool = False
+) -> None:
     """Run the experiments as one sweep, and print their table.
 
     Args:
         options: options of the command line; ``compute`` is that of a trial.
         experiments: graphs, draws and noise.
+        is_dry_run: print the trials and their time, and train nothing.
 
     Raises:
         RaybioError: as ``sweep``.
@@ -126,7 +137,8 @@ def run_experiments(options: RunOptions, experiments: Experiments) -> None:
         )
     # Before anything is made: a bucket that cannot be used is refused.
     sweeps, bucket = sweeps_folder(options.runs, options.name)
-    check_writable(sweeps, bucket)
+    if not is_dry_run:
+        check_writable(sweeps, bucket)
     config_by_kind, run = _resolve_kinds(options, experiments)
     space = experiment_space(config_by_kind, experiments)
     store = open_store(run.store, TopicStore)
@@ -136,9 +148,6 @@ def run_experiments(options: RunOptions, experiments: Experiments) -> None:
         nodes = synthetic_graph(store, config.graph)
         if settings[REPEAT] == 0:
             print(_describe_graph(settings, describe(nodes)))
-    from raybio.runtime.tracking.tracker import add_artifacts
-    from raybio.runtime.tune.driver import sweep
-
     announce_copy("sweeps", sweeps, bucket)
     run = replace(
         run,
@@ -152,7 +161,17 @@ def run_experiments(options: RunOptions, experiments: Experiments) -> None:
         ),
         explicit=frozenset(),
     )
-    swept = sweep(SweepSpec(space=space, run=run))
+    spec = SweepSpec(space=space, run=run)
+    runs, _ = runs_folder(None)
+    if is_dry_run:
+        print("\n".join(describe_sweep(spec, runs)))
+        return
+    for line in describe_sweep_time(spec, runs):
+        print(line, flush=True)
+    from raybio.runtime.tracking.tracker import add_artifacts
+    from raybio.runtime.tune.driver import sweep
+
+    swept = sweep(spec)
     swept.check_finished()
     files = report(swept, config_by_kind, store, experiments)
     if bucket is not None:
@@ -219,7 +238,11 @@ def report(
             scores.append(_graph_scores(results, keys, store, config_by_kind[kind]))
     content = {"graphs": [graph_scores._asdict() for graph_scores in scores]}
     write_record(folder / "graphs.json", "synthetic graphs", content)
-    replace_text(folder / "graphs.md", graph_table(scores, weight) + "\n")
+    table = graph_table(scores, weight)
+    cost = cost_in_words(cost_of(swept.folder_of(trial)) for trial in swept.trials)
+    if cost:
+        table += f"\n\ncost: {cost}"
+    replace_text(folder / "graphs.md", table + "\n")
     files = [folder / "graphs.md", folder / "graphs.json"]
     if len(experiments.noise) > 1:
         files.append(plot_noise(scores, folder / "noise.png"))

@@ -41,7 +41,8 @@ class CollapseWatch:
     """Warns about collapsed embeddings and about each loss at chance, once per start of a run.
 
     An objective logs the chance level of ``x_loss`` as ``x_chance``: the loss of equal embeddings.
-    The watch does not change the training.
+    For a head with trained biases, equal embeddings mean a constant prediction, and chance is the
+    loss of the best one for the training labels. The watch does not change the training.
     """
 
     def __init__(self, config: TrainingConfig, *, is_pretrained: bool, is_supervised: bool) -> None:
@@ -61,6 +62,9 @@ class CollapseWatch:
         self._peak_lr = config.optim.peak_lr
         self._is_pretrained = is_pretrained
         self._is_supervised = is_supervised
+        self._cause = "the embeddings may have collapsed"
+        if is_supervised:
+            self._cause += ", or carry no information about the labels"
         self._distances: dict[str, deque[float]] = {}
         self._warned: set[str] = set()
         self._spread_text = ""
@@ -85,13 +89,13 @@ class CollapseWatch:
                 self._warned.add(loss_name)
                 logger.warning(
                     "%s %.3f is at chance (%.3f, the loss of equal embeddings) over the %d steps "
-                    "up to step %d: the embeddings may have collapsed%s. Check encoder.source and "
-                    "encoder.pooling, or %s",
+                    "up to step %d: %s%s. Check encoder.source and encoder.pooling, or %s",
                     loss_name,
                     metrics[loss_name],
                     chance,
                     self._window,
                     step,
+                    self._cause,
                     self._spread_text,
                     self._rate_advice,
                 )

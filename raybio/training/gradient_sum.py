@@ -51,7 +51,7 @@ class GradientSum:
         self._dtype = torch.bfloat16 if sent_as == "bf16" else None
         self._buckets: list[_Bucket] = []
         if collective.world > 1:
-            self._buckets = [_Bucket(bucket) for bucket in _cut(self._parameters)]
+            self._buckets = [_Bucket(bucket) for bucket in cut_into_buckets(self._parameters)]
         # Backward reaches the last parameters first.
         self._buckets.reverse()
         self._is_last = False
@@ -162,7 +162,7 @@ class _Bucket:
         self.num_missing = sum(map(torch._C._will_engine_execute_node, self._nodes))
 
 
-def _cut(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+def cut_into_buckets(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
     """Yield runs of parameters of one dtype and device, of at most ``BUCKET_BYTES`` each."""
     bucket: list[nn.Parameter] = []
     num_bytes = 0

@@ -49,8 +49,8 @@ class Report:
 
     Attributes:
         step: optimizer updates so far.
-        metrics: losses of the step, rates and ``stall_seconds`` (waiting for input) since the last
-            report, and evaluation metrics.
+        metrics: losses of the step, rates and ``stall_seconds`` (waiting for input, of the worker
+            that waited longest) since the last report, and evaluation metrics.
         is_evaluation: whether the metrics hold an evaluation.
         is_evaluation_pending: whether the run was stopped before the evaluation of this step. The
             next start evaluates first, and reports the step again as a whole.
@@ -235,7 +235,7 @@ class _Run:
             if early_report.is_last:
                 self._wait_for_checkpoints()
                 return
-        meter = Meter()
+        meter = Meter(self.collective)
         self.system.model.train()
         for step, batch in meter.timed(batches(self.progress.step)):
             report = self._train_one(step, batch, meter, should_stop, should_checkpoint)

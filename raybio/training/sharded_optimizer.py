@@ -1,19 +1,24 @@
 """AdamW whose state is sharded over the workers (ZeRO-1: Rajbhandari et al., 2020).
 
 Every parameter has an owner. Only the owner holds its moments, updates it, and sends it to the
-other workers. All workers have the same gradients and AdamW is elementwise, so the weights are
-bit-identical to those of an unsharded optimizer.
+other workers, in flat buckets of about 32 MB. All workers have the same gradients and AdamW is
+elementwise, so the weights are bit-identical to those of an unsharded optimizer.
 """
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from raybio.core.interfaces import Collective
+from raybio.training.gradient_sum import cut_into_buckets
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
+
+_MAX_OPEN_BROADCASTS = 2
+"""Buckets that exist at the same time: one is sent while another one is copied."""
 
 
 class ShardedAdamW(torch.optim.AdamW):
@@ -37,6 +42,10 @@ class ShardedAdamW(torch.optim.AdamW):
         self._collective = collective
         parameters = [each for group in self.param_groups for each in group["params"]]
         self._owner_by_parameter = owners(parameters, collective.world)
+        self._buckets: list[tuple[int, list[nn.Parameter]]] = []
+        for rank in range(collective.world):
+            owned = [each for each in parameters if self._owner_by_parameter[each] == rank]
+            self._buckets += [(rank, bucket) for bucket in cut_into_buckets(owned)]
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update the parameters of this worker, and receive those of the other workers."""
@@ -45,12 +54,38 @@ class ShardedAdamW(torch.optim.AdamW):
                 # AdamW skips it, and makes no state for it.
                 parameter.grad = None
         super().step()
-        waits = [
-            self._collective.start_broadcast(parameter.detach(), owner)
-            for parameter, owner in self._owner_by_parameter.items()
-        ]
+        waits: deque[Callable[[], None]] = deque()
+        for owner, bucket in self._buckets:
+            if len(waits) == _MAX_OPEN_BROADCASTS:
+                waits.popleft()()
+            waits.append(self._start_broadcast(bucket, owner))
         for wait in waits:
             wait()
+
+    def _start_broadcast(self, bucket: list[nn.Parameter], owner: int) -> Callable[[], None]:
+        """Start to copy the parameters of ``owner`` to the other workers.
+
+        Return a function that waits for the copies.
+        """
+        values = [parameter.detach() for parameter in bucket]
+        if len(values) == 1:
+            return self._collective.start_broadcast(values[0], owner)
+        sizes = [value.numel() for value in values]
+        flat = values[0].new_empty(sum(sizes))
+        pieces = [
+            piece.view(value.shape) for piece, value in zip(flat.split(sizes), values, strict=True)
+        ]
+        is_owner = owner == self._collective.rank
+        if is_owner:
+            torch._foreach_copy_(pieces, values)
+        wait_for_flat = self._collective.start_broadcast(flat, owner)
+
+        def wait() -> None:
+            wait_for_flat()
+            if not is_owner:
+                torch._foreach_copy_(values, pieces)
+
+        return wait
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the state of this worker's parameters from the state of all parameters."""

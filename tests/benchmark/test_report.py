@@ -22,6 +22,7 @@ from raybio.benchmark.report import (
     benchmark_report,
     best_rival,
     card_table,
+    changes,
     write_report,
 )
 from raybio.benchmark.statistics import interval_of_seeds, mean_of_tasks, score_interval
@@ -98,6 +99,24 @@ def test_a_rival_that_is_named_on_the_command_line_still_counts_as_one(tmp_path:
     write_page(tmp_path / "report.html", report)
     page = (tmp_path / "report.html").read_text()
     assert "tfidf, without training, is higher than encoder" in page
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "word"),
+    [
+        (0.2, 0.5, "gained, below TF-IDF"),
+        (0.2, 0.9, "gained"),
+        (0.5, 0.2, "lost"),
+        (0.5, 0.5, "no significant change"),
+    ],
+)
+def test_a_gain_below_a_rival_says_so(before: float, after: float, word: str) -> None:
+    models = {"run": scores(after), "initial": scores(before, seed=1)}
+    rivals = {"TF-IDF": scores(0.8, seed=2), "BM25": scores(0.3, seed=3)}
+    of_task = results(retrieval("own"), models, rivals)
+    report = benchmark_report("suite", "Suite", [of_task], ["run", "initial"], 0, with_before=True)
+    (change,) = changes(report)
+    assert change.word == word
 
 
 def test_a_rival_that_reads_gold_answers_is_none_to_beat() -> None:

@@ -131,8 +131,11 @@ def test_the_driver_warns_once_of_bf16_on_a_cpu_without_it_before_anything_start
     assert caplog.text.count("this CPU has no bf16 instructions: slower than fp32") == 1
 
 
-def test_a_run_in_other_hands_keeps_its_files(request_one: RunSpec, tiny_store: Store) -> None:
+def test_a_run_in_other_hands_keeps_its_files(
+    request_one: RunSpec, tiny_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A second command with another setting must not replace what the first one runs with."""
+    monkeypatch.setattr("raybio.runtime.run.open_run.LOCK_SECONDS", 0.1)
     config, folder = request_one.config, RunFolder(request_one.runs, request_one.name)
     folder.open("sppt_protein", config, tiny_store.path, tiny_store.digest, ())
     assert "schedule.max_steps" in changeable_settings(config)

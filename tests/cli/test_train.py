@@ -181,12 +181,6 @@ def test_all_folds_of_a_method_without_folds_are_refused(tmp_path: Path) -> None
     assert "--all-folds: sppt_protein has no setting data.fold; leave it out" in refused.stderr
 
 
-def test_a_dry_run_of_all_folds_is_refused(tmp_path: Path) -> None:
-    refused = run_job(tmp_path, "--dry-run", "--all-folds", job="relation_graphs.py")
-    assert refused.returncode == 2
-    assert "--dry-run and --all-folds: got both" in refused.stderr
-
-
 def test_a_run_that_has_no_model_yet_is_nothing_to_begin_with(tmp_path: Path) -> None:
     (tmp_path / "runs" / "mtb").mkdir(parents=True)
     write_record(tmp_path / "runs" / "mtb" / "run.json", "run", {})

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import ray
+import yaml
 from ray.util.state import list_tasks
 
 from raybio.core import digest
@@ -38,6 +39,7 @@ from raybio.runtime.cluster.resources import TrialResources
 from raybio.runtime.run import open_run, preemption, task_worker
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog
+from raybio.runtime.run.notices import report_start
 from raybio.runtime.run.options import RunOptions
 from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.runtime.run.tasks import run_tasks_here
@@ -134,6 +136,7 @@ def test_seeds_of_a_fold_are_averaged_in_the_table_and_lie_in_files_of_their_own
         folder.export.mkdir(parents=True)
         (folder.export / "model.safetensors").write_text(folder.name)
         (folder.export / "words.json").write_text("{}")
+        report_start(folder.notices, 0, 5.0)
         MetricsLog(folder.metrics).append(6, {"epoch": 20.0})
         trials.append(TrialRecord(folder.name, settings, "", "finished", best_step=6))
     swept = SweepResult(run.folder, spec, [], trials, None, "")
@@ -153,7 +156,9 @@ def test_seeds_of_a_fold_are_averaged_in_the_table_and_lie_in_files_of_their_own
     assert content["scores"]["joint"] == expected and content["num_seeds"] == 2
     files = {path.name for path in (run.folder.path / "folds").iterdir()}
     assert files == {f"joint-{fold}-{seed}.json" for fold in folds for seed in (0, 1)}
-    folders = (run.folder.path / "folds.md").read_text().splitlines()[-2 * len(folds) :]
+    lines = (run.folder.path / "folds.md").read_text().splitlines()
+    assert any(line.startswith(f"cost: {len(trials)} runs, ") for line in lines)
+    folders = lines[-2 * len(folds) :]
     assert folders[0].startswith("| joint | 1 | 0 |") and folders[1].startswith("| joint | 1 | 1 |")
 
 
@@ -216,6 +221,27 @@ def test_what_means_nothing_to_folds_is_refused_at_once(given, message):
             given.pop("options", RunOptions()),
             **{"compared": (), "seeds": 1, "has_last_training": False} | given,
         )
+
+
+def test_a_dry_run_of_all_folds_lists_the_trainings_and_their_time_and_writes_nothing(
+    tiny_words, tmp_path, monkeypatch, capsys
+):
+    config = tmp_path / "tiny.yaml"
+    config.write_text(yaml.safe_dump(config_of().to_mapping()))
+    monkeypatch.chdir(tmp_path)
+    given = RunOptions(store=tiny_words.path, config=config, name="cv")
+    cross_validate(
+        "relation_graphs", given, compared=(), seeds=1, has_last_training=True, is_dry_run=True
+    )
+    lines = capsys.readouterr().out.splitlines()
+    num_trials = 2 * tiny_words.num_folds
+    trials = [line.strip() for line in lines if "data.fold=" in line]
+    assert trials[:2] == ["1  data.fold=1, model=cldr", "2  data.fold=1, model=clner"]
+    assert len(trials) == num_trials
+    assert f"{num_trials} trials of 6 steps at most" in lines
+    assert f"is similar to {num_trials} of them" in lines[-2]
+    assert lines[-1].startswith("then --last-training trains each model again")
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny.yaml"]
 
 
 @pytest.mark.parametrize("device, gpus", [("auto", None), ("cpu", 0), ("gpu", 1)])

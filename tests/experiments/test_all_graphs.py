@@ -200,7 +200,10 @@ def test_experiments_end_in_a_table_and_figures_and_are_not_done_twice(
     of = [one["unfinished"].partition(" of ")[2] for one in scores]
     assert of == ["8000 published epochs"] * 2 + ["1500 published epochs"] * 2
     messages = capsys.readouterr().out
-    assert (folder / "graphs.md").read_text() in messages
+    table = (folder / "graphs.md").read_text()
+    assert table in messages
+    assert "cost: 8 runs, " in table
+    assert "is similar to 8 of them" in messages
     assert "classes; neighbors predict the class of 100 % of the nodes" in messages
     trained = {
         path: path.stat().st_mtime_ns for path in folder.glob("trials/*/export/*.safetensors")
@@ -219,6 +222,12 @@ def test_experiments_end_in_a_table_and_figures_and_are_not_done_twice(
     assert {
         path: path.stat().st_mtime_ns for path in folder.glob("trials/*/export/*.safetensors")
     } == trained
+    # Trials of this sweep tell the time of another one with more draws.
+    capsys.readouterr()
+    draws = Experiments(("cliques",), 2, (0.0,))
+    run_experiments(replace(given, name="more"), draws, is_dry_run=True)
+    *_, time = capsys.readouterr().out.splitlines()
+    assert ", 4 trials " in time and " at most, at the rate of trial-" in time
 
 
 @pytest.mark.parametrize("kind", ["plane", "torus"])
@@ -302,6 +311,22 @@ def test_trials_of_graphs_have_the_device_that_is_given(
     with pytest.raises(ConfigError, match="nothing is trained here"):
         run_experiments(given, Experiments(("cliques",), 1, (0.0,)))
     assert begun == [gpus]
+
+
+def test_a_dry_run_of_graphs_lists_the_trials_and_their_time_and_writes_nothing(
+    tmp_path: Path,
+    tiny_topics: TopicStore,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = RunOptions(store=tiny_topics.path, settings=TINY)
+    run_experiments(given, Experiments(("cliques", "plane"), 1, (0.0,)), is_dry_run=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("graph.kind=" in line for line in lines) == 4
+    assert any(line.startswith("4 trials of ") for line in lines)
+    assert "is similar to 4 of them" in lines[-1]
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_device_and_a_number_of_gpus_are_not_given_together() -> None:

@@ -117,6 +117,7 @@ def test_all_folds_are_trained_and_scored_once(
         row + UNFINISHED for row in scores if row.startswith(("cldr", "joint"))
     ]
     assert "the paper: " not in table
+    assert "\ncost: 6 runs, " in table
     messages = [cells.split(" | ") for cells in table.splitlines()[-6:]]
     assert [(model.strip("| "), fold, seed) for model, fold, seed, _ in messages] == [
         (model, fold, "0") for model in ("cldr", "clner", "joint") for fold in "12"
@@ -150,9 +151,10 @@ def test_all_folds_are_trained_and_scored_once(
         assert sorted(scores[row]) == ["1", "2"]
         assert row + ", fixed settings" not in scores
     table = (folder / "folds.md").read_text()
+    assert "\ncost: 12 runs, " in table
     assert (
         "| cldr + clner, last training † | 2 |" in table
-        and "| clner, last training | 2 | last/clner-2/export |" in table
+        and "| clner, last training | 2 | 0 | last/clner-2/export |" in table
     )
     last = read_record(folder / "last" / "clner-2" / "run.json", "run")["config"]
     best = {

@@ -173,10 +173,10 @@ def test_hooks_and_buffers_of_gradients_do_not_compile_anew(store: Path, tmp_pat
 
 
 def test_a_process_compiles_any_number_of_models(backend: str, store: Path) -> None:
-    """Each width is a graph of its own, and torch's limit is 8."""
-    widths = [8 * number for number in range(4, 14)]
-    for width in widths:
-        changes = {"encoder.width": width, "encoder.num_heads": 1, "schedule.max_steps": 1}
-        config = config_of(**changes, **{"schedule.checkpoint_every_steps": 1})
-        _, losses = train(store, config)
-        assert len(losses) == 1
+    """Each width is a graph of its own; torch's limit is 8 of them."""
+    with torch._dynamo.config.patch(recompile_limit=1, accumulated_recompile_limit=1):
+        for width in (32, 40, 48):
+            changes = {"encoder.width": width, "encoder.num_heads": 1, "schedule.max_steps": 1}
+            config = config_of(**changes, **{"schedule.checkpoint_every_steps": 1})
+            _, losses = train(store, config)
+            assert len(losses) == 1

@@ -76,25 +76,44 @@ def test_every_step_is_reported_once_and_in_order(tiny_store: Store) -> None:
     assert [report.is_last for report in reports] == [False] * 5 + [True]
 
 
-def test_a_report_says_how_long_the_loop_waited_for_input(
-    tiny_store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By a clock that only the stream moves: two seconds a batch."""
+def reports_by_clock_of_stream(
+    store: str, collective: Collective, seconds_per_batch: float
+) -> list[Report]:
+    """Train by a clock that only the stream of this worker moves."""
     now = 0.0
-    monkeypatch.setattr(time, "perf_counter", lambda: now)
     config = tiny_config(NAME, **{"schedule.log_every_steps": 2})
-    system = METHODS[NAME].build(config, tiny_store.path)
+    system = METHODS[NAME].build(config, store)
 
     def slow(first_step: int) -> Iterator[tuple[int, TokenBatch]]:
         nonlocal now
-        for item in local_batches(system, 6)(first_step):
-            now += 2.0
+        for item in local_batches(system, 6, collective)(first_step):
+            now += seconds_per_batch
             yield item
 
-    reports = list(fit(system, config, batches=slow))
-    waited = {report.step: report.metrics["stall_seconds"] for report in reports}
-    assert waited == {1: 2.0, 2: 2.0, 3: 2.0, 4: 2.0, 6: 4.0}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "perf_counter", lambda: now)
+        return list(fit(system, config, batches=slow, collective=collective))
+
+
+def stall_by_step(reports: Sequence[Report]) -> dict[int, float]:
+    return {report.step: report.metrics["stall_seconds"] for report in reports}
+
+
+def test_a_report_says_how_long_the_loop_waited_for_input(tiny_store: Store) -> None:
+    reports = reports_by_clock_of_stream(str(tiny_store.path), SingleProcess(), 2.0)
+    assert stall_by_step(reports) == {1: 2.0, 2: 2.0, 3: 2.0, 4: 2.0, 6: 4.0}
     assert reports[-1].metrics["steps_per_second"] == 0.5
+
+
+def wait_for_second_input(rank: int, collective: Collective, folder: Path, store: str) -> None:
+    reports = reports_by_clock_of_stream(store, collective, 2.0 if rank == 1 else 0.25)
+    assert stall_by_step(reports) == {1: 2.0, 2: 2.0, 3: 2.0, 4: 2.0, 6: 4.0}
+
+
+def test_every_worker_reports_the_wait_of_the_one_whose_input_is_slowest(
+    tiny_store: Store, tmp_path: Path
+) -> None:
+    run_workers(partial(wait_for_second_input, store=str(tiny_store.path)), 2, tmp_path)
 
 
 def test_a_finished_run_takes_no_step_and_a_longer_one_resumes(
@@ -139,8 +158,8 @@ def test_collective_operations_are_named_by_the_updates_before_them(
             pass
         return list(dict.fromkeys(collective.steps))
 
-    assert steps(3) == [0, 1, 2]
-    assert steps(5) == [3, 4]
+    assert steps(3) == [0, 1, 2, 3]
+    assert steps(5) == [3, 4, 5]
 
 
 def test_changed_settings_are_refused_with_the_difference(

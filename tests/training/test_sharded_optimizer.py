@@ -1,6 +1,7 @@
 """Optimizer state divided between workers: the bits of a whole one, in real processes."""
 
 import shutil
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from raybio.core.digest import weights_digest
 from raybio.core.interfaces import Collective
 from raybio.methods import METHODS
 from raybio.store.store import Store
-from raybio.training import optim
+from raybio.training import gradient_sum, optim
 from raybio.training.checkpoint import CheckpointStore, list_checkpoints
 from raybio.training.collective import ProcessGroup, SingleProcess
 from raybio.training.loop import fit
@@ -131,7 +132,26 @@ class Heads(nn.Module):
         self.scale = nn.Parameter(torch.ones(()))
 
 
-def steps_of_heads(rank: int, collective: ProcessGroup, folder: Path) -> None:
+class Counted:
+    """A process group that counts the broadcasts."""
+
+    def __init__(self, collective: ProcessGroup) -> None:
+        self._collective = collective
+        self.num_broadcasts = 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._collective, name)
+
+    def start_broadcast(self, tensor: torch.Tensor, source: int) -> Callable[[], None]:
+        self.num_broadcasts += 1
+        return self._collective.start_broadcast(tensor, source)
+
+
+def steps_of_heads(
+    rank: int, group: ProcessGroup, folder: Path, bucket_bytes: int, num_broadcasts: int
+) -> None:
+    gradient_sum.BUCKET_BYTES = bucket_bytes
+    collective = Counted(group)
     models = [Heads(), Heads()]
     optimizers = [
         build_optimizer(model, OptimConfig(shard_state=shard_state), collective)
@@ -143,6 +163,7 @@ def steps_of_heads(rank: int, collective: ProcessGroup, folder: Path) -> None:
             hidden_BD = model.first(torch.ones(2, 5)) @ model.columns
             (hidden_BD.square().sum() * model.scale).backward()
             optimizer.step()
+    assert collective.num_broadcasts == 3 * num_broadcasts
     digests = {weights_digest(model.state_dict().items()) for model in models}
     assert len(digests) == 1
     gathered = optimizers[1].gather_state()
@@ -158,8 +179,20 @@ def steps_of_heads(rank: int, collective: ProcessGroup, folder: Path) -> None:
         assert len(gathered) == 4
 
 
-def test_numbers_unused_and_transposed_parameters_and_a_worker_without_any(tmp_path: Path) -> None:
-    run_workers(steps_of_heads, 7, tmp_path)
+@pytest.mark.parametrize(
+    ("world", "bucket_bytes", "num_broadcasts"),
+    [
+        pytest.param(2, gradient_sum.BUCKET_BYTES, 2, id="one bucket an owner"),
+        # 35 and 7 + 3 + 1 numbers of the first worker, 21 and 28 of the second one.
+        pytest.param(2, 4 * 32, 4, id="several buckets an owner"),
+        pytest.param(7, gradient_sum.BUCKET_BYTES, 6, id="a worker without parameters"),
+    ],
+)
+def test_numbers_unused_and_transposed_parameters_have_the_bits_of_whole_states(
+    tmp_path: Path, world: int, bucket_bytes: int, num_broadcasts: int
+) -> None:
+    work = partial(steps_of_heads, bucket_bytes=bucket_bytes, num_broadcasts=num_broadcasts)
+    run_workers(work, world, tmp_path)
 
 
 def test_owners_have_alike_shares_whatever_the_order() -> None:

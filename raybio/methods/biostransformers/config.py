@@ -66,7 +66,10 @@ class TermEvaluationConfig(BaseConfig):
         500, ge=0, description="validation articles used during training; 0: all of them"
     )
     num_articles_at_the_end: int = Field(
-        0, ge=0, description="the same for the final table; 0: all of them"
+        20_000,
+        ge=0,
+        description="the same for the final table, which embeds them for each encoder; 0: all of "
+        "them",
     )
     field: Literal["auto", "title", "abstract"] = Field(
         "auto",

@@ -149,7 +149,8 @@ class TermRetrievalEvaluator(Evaluator):
         if 0 < evaluation.num_articles_at_the_end < num_articles:
             num_evaluated = len(self._final_queries.row_Q)
             remarks.append(
-                f"{num_evaluated:,} of {num_articles:,} validation articles were evaluated"
+                f"{num_evaluated:,} of {num_articles:,} validation articles were evaluated "
+                "(evaluation.num_articles_at_the_end)"
             )
         if self.config.schedule.best_metric and 0 < evaluation.num_articles < num_articles:
             num_sampled = len(self._sampled_queries.row_Q)

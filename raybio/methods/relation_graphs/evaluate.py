@@ -1,12 +1,13 @@
 """Evaluation of a run: entities and relations of held-out sentences."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from raybio.core.digest import weights_digest
 from raybio.core.final_report import Stage
 from raybio.core.interfaces import Collective, Encoder
 from raybio.evaluation.evaluator import (
@@ -17,10 +18,11 @@ from raybio.evaluation.evaluator import (
     exact_scores,
 )
 from raybio.methods.relation_graphs.annotations.folds import FoldRows
+from raybio.methods.relation_graphs.annotations.gold import EmbeddedSentences
 from raybio.methods.relation_graphs.classifiers.knn import predict_by_knn
 from raybio.methods.relation_graphs.classifiers.reference_words import ReferenceWords, WordLabels
 from raybio.methods.relation_graphs.collate import RelationGraphCollate
-from raybio.methods.relation_graphs.config import Config
+from raybio.methods.relation_graphs.config import Config, WordKnnSettings
 from raybio.methods.relation_graphs.encoder import WordEncoder
 from raybio.methods.relation_graphs.encoders.word_model import WordModel, head_of, untrained_encoder
 from raybio.methods.relation_graphs.evaluation.fold_scores import (
@@ -56,6 +58,7 @@ class EntityRelationEvaluator(Evaluator):
         collate: builds the batches of the validation loss.
         objective: the loss.
         fold: rows of the splits.
+        knn_by_weights: kNN settings that the final evaluation chose, by the digest of the model.
     """
 
     # Graph accuracy and loss are part of the scores, so they depend on the objective.
@@ -65,6 +68,7 @@ class EntityRelationEvaluator(Evaluator):
     collate: RelationGraphCollate
     objective: RelationGraphObjective
     fold: FoldRows
+    knn_by_weights: dict[str, WordKnnSettings] = field(default_factory=dict)
 
     @property
     def has_dev(self) -> bool:
@@ -120,6 +124,9 @@ class EntityRelationEvaluator(Evaluator):
         results = evaluate_fold(
             words, words, self.fold, self.config.evaluation, has_dev_scores=self.has_dev
         )
+        if stage == "trained" and collective.rank == 0:
+            digest = weights_digest(model.state_dict().items())
+            self.knn_by_weights[digest] = results["test"].settings
         validation = self.validate_graphs(model, self.fold.test, collective)
         scores = self._scores_of(results)
         return replace(
@@ -195,14 +202,10 @@ class EntityRelationEvaluator(Evaluator):
     def _reference(self, encoder: WordEncoder) -> ReferenceWords:
         """Return the words that vote on words of test sentences, as in ``score``."""
         words = self._word_model(encoder, SingleProcess())
-        rows = self.fold.train_and_dev
-        known = embed_sentences(words, words, rows)
-        config = self.config.evaluation
-        settings = config.first_settings
-        if config.has_choice and self.has_dev:
-            train = part_of(known, rows, self.fold.train, self._store)
-            dev = part_of(known, rows, self.fold.dev, self._store)
-            settings = predict_by_knn(train, dev, self._store, config).best_settings(settings)
+        known = embed_sentences(words, words, self.fold.train_and_dev)
+        settings = self.knn_by_weights.get(weights_digest(encoder.state_dict().items()))
+        if settings is None:
+            settings = self._choose(known)
         return ReferenceWords(
             word_WD=known.pair_WD,
             indptr_S1=known.gold.indptr_S1,
@@ -215,6 +218,21 @@ class EntityRelationEvaluator(Evaluator):
                 settings.num_tag_neighbors,
             ),
         )
+
+    def _choose(self, known: EmbeddedSentences) -> WordKnnSettings:
+        """Return the numbers of neighbors that are best on the validation sentences.
+
+        Args:
+            known: all training and validation sentences.
+        """
+        config = self.config.evaluation
+        if not (config.has_choice and self.has_dev):
+            return config.first_settings
+        rows = self.fold.train_and_dev
+        train = part_of(known, rows, self.fold.train, self._store)
+        dev = part_of(known, rows, self.fold.dev, self._store)
+        predictions = predict_by_knn(train, dev, self._store, config)
+        return predictions.best_settings(config.first_settings)
 
     @property
     def _store(self) -> WordStore:

@@ -344,8 +344,8 @@ class LinkEvaluator(Evaluator):
                     for name, split in queries.splits.items()
                 ]
                 noun = f"nodes, with {' and '.join(links)}"
-                setting = "evaluation.num_nodes_per_group"
-                remarks.append(chosen_on(len(queries.node_S), num_nodes, noun, setting))
+                settings = ", ".join(self._settings_of_the_sample())
+                remarks.append(chosen_on(len(queries.node_S), num_nodes, noun, settings))
         if self.evaluation.gnn and num_nodes > MAX_NODES:
             remarks.append(
                 f"no row of a graph network: {num_nodes:,} nodes are more than {MAX_NODES:,}"
@@ -353,6 +353,21 @@ class LinkEvaluator(Evaluator):
         if self.evaluation.rivals:
             remarks += limits(self._queries, self.linked.graph, composition=self.composition)
         return remarks
+
+    def _settings_of_the_sample(self) -> list[str]:
+        """Return the settings that keep nodes out of evaluations during training."""
+        evaluation = self.evaluation
+        queries = self._sampled_queries
+        groups, sizes = np.unique(self.linked.graph.group_N, return_counts=True)
+        largest = sizes[np.isin(groups, queries.group_S)].max()
+        settings = []
+        if 0 < evaluation.num_nodes_per_group < largest:
+            settings.append("evaluation.num_nodes_per_group")
+        if 0 < evaluation.num_groups < len(groups):
+            settings.append("evaluation.num_groups")
+        if queries.num_left_out:
+            settings.append("evaluation.max_neighbors")
+        return settings
 
     def _neighbors_kept(self) -> str:
         num_left_out = self._queries.num_left_out

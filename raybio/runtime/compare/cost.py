@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from raybio.core.config import changed_settings
 from raybio.core.errors import RaybioError
@@ -12,28 +12,41 @@ from raybio.core.text import count_of
 from raybio.methods import METHODS
 from raybio.runtime.compare.setting_names import REPETITIONS
 from raybio.runtime.run.cost import GPU, RunCost, cost_of, hours_in_words
-from raybio.runtime.run.duration import in_words
+from raybio.runtime.run.duration import in_a_row, in_words
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.parallel import Concurrency, Placement, concurrency
 from raybio.runtime.run.result import finished_result
 from raybio.runtime.run.spec import RunSpec
+from raybio.runtime.tune.length import num_repetitions
+from raybio.runtime.tune.plan import numbered, planned
+from raybio.runtime.tune.trial import SweepSpec, Trial, has_ended
 from raybio.store.store import open_store
 from raybio.training.checkpoint import step_of_checkpoint
 from raybio.training.settings import COMPLETE
 
-_NOT_OF_A_STEP = (
+_FREE = (
     *REPETITIONS,
+    "graph.repeat",
+    "graph.noise",
+    "encoder.revision",
+    "optim",
     "schedule.max_steps",
     "schedule.max_epochs",
+    "schedule.evaluate_every_epochs",
+    "schedule.checkpoint_every_steps",
     "schedule.keep_best",
-    "optim",
-    "objective",
-    "data",
-    "evaluation",
-    "encoder.source",
-    "encoder.revision",
+    "schedule.early_stopping_metric",
+    "schedule.early_stopping_patience",
 )
-"""Settings and sections that hardly affect the time of a step."""
+"""Settings and sections that hardly affect the time of a step or an evaluation."""
+
+_NAMED = ("objective", "data", "evaluation")
+"""Sections that hardly affect the time of a step, but may affect that of an evaluation.
+
+An estimate names the settings in which its run differs.
+"""
+
+_ANYWHERE = Placement(None, None)
 
 
 def cost_in_words(costs: Iterable[RunCost | None]) -> str:
@@ -78,71 +91,118 @@ def describe_plan(specs: Sequence[RunSpec]) -> list[str]:
     if not unfinished:
         return lines
     plan = concurrency(unfinished, len(specs))
-    lines.append(plan.explanation)
-    return [*lines, *_describe_time(unfinished, left_by_name, plan)]
+    return [*lines, plan.explanation, *_describe_time(unfinished, plan)]
 
 
-def describe_sweep_time(trial: RunSpec, steps: Sequence[int], runs: Path) -> str:
-    """Describe how long a sweep takes, estimated from a similar finished run.
+def describe_time(specs: Sequence[RunSpec]) -> list[str]:
+    """Describe, in lines, how long the unfinished runs of a command take; none for a single one.
+
+    Raises:
+        ClusterError: if a run does not fit the cluster.
+    """
+    unfinished = [spec for spec in specs if _steps_left(spec) > 0]
+    if len(unfinished) < 2:
+        return []
+    return _describe_time(unfinished, concurrency(unfinished, len(specs)))
+
+
+def describe_sweep(spec: SweepSpec, runs: Path) -> list[str]:
+    """Describe, in lines, the trials of a grid and their cost; see ``describe_sweep_time``."""
+    trials = planned(spec.space, spec.check)
+    summary = f"{len(trials)} trials of {spec.space.budget.max_steps:,} steps at most"
+    return [*numbered(trials), summary, *describe_sweep_time(spec, runs)]
+
+
+def describe_sweep_time(spec: SweepSpec, runs: Path) -> list[str]:
+    """Describe, in lines, how long the trials of a sweep take that have not ended.
 
     Args:
-        trial: one of its trials.
-        steps: steps of each trial, including those that repeat the best settings.
-        runs: folder of runs in which a similar one is searched.
+        spec: the sweep.
+        runs: folder of runs. A similar one is searched in it, and in the trials of all sweeps.
     """
-    similar = _similar(trial, Placement(None, None), _finished_runs(runs))
-    if similar is None:
-        return (
-            f"no finished run in {runs} is similar to a trial (method, store, settings of encoder, "
-            "input, plan and evaluations), so the time is unknown; look at what the first trial "
-            "says"
-        )
-    cost = similar.cost
-    seconds = [cost.seconds_of(num_steps) for num_steps in steps]
-    one_trial = "a trial" if len(set(steps)) == 1 else "the longest trial"
-    hours = hours_in_words(sum(seconds) * cost.workers / 3600, cost.device)
-    return (
-        f"{one_trial} takes about {in_words(max(seconds))}, {count_of(len(steps), 'trial')} "
-        f"{hours}, at the rate of {similar.in_words}"
+    trials = [Trial(settings) for settings in planned(spec.space, spec.check)]
+    left = [spec.worker_spec(trial).run for trial in trials if not has_ended(spec.folder(trial))]
+    if not left:
+        return []
+    trainings = [(trial, _steps_left(trial), _ANYWHERE) for trial in left]
+    # Trials that repeat the best settings may have the steps of the longest one.
+    longest = max(left, key=lambda trial: trial.config.schedule.max_steps)
+    num_repeated = num_repetitions(spec, len(trials))
+    trainings += num_repeated * [(longest, longest.config.schedule.max_steps, _ANYWHERE)]
+    finished = _finished_runs([runs, *spec.run.runs.glob("*/trials")])
+    estimate = _estimate(trainings, finished)
+    lines = []
+    if estimate.seconds:
+        duration = in_words(max(estimate.seconds))
+        one_trial = "a trial" if len(set(estimate.seconds)) == 1 else "the longest trial"
+        num_trials = count_of(len(estimate.seconds), "trial")
+        lines.append(f"{one_trial} takes about {duration}, {num_trials} {estimate.cost}")
+    return lines + _describe_unknown(estimate, f"{runs} and {spec.run.runs}")
+
+
+def _describe_time(unfinished: Sequence[RunSpec], plan: Concurrency) -> list[str]:
+    finished = _finished_runs({spec.runs for spec in unfinished})
+    placed = zip(unfinished, plan.placements, strict=True)
+    estimate = _estimate(
+        [(spec, _steps_left(spec), placement) for spec, placement in placed], finished
     )
+    lines = []
+    if estimate.seconds:
+        whole = in_words(in_a_row(estimate.seconds, plan.num_at_a_time))
+        verb = "takes" if len(estimate.seconds) == 1 else "take"
+        lines.append(f"{len(estimate.seconds)} of them {verb} about {whole}, {estimate.cost}")
+    return lines + _describe_unknown(estimate, str(unfinished[0].runs))
 
 
-def _describe_time(
-    unfinished: Sequence[RunSpec], left_by_name: dict[str, int], plan: Concurrency
-) -> list[str]:
-    """Return lines about the time of unfinished runs, estimated from similar finished ones."""
-    measured_by_folder: dict[Path, list[RunFolder]] = {}
-    seconds = 0.0
+class _Estimate(NamedTuple):
+    """The expected cost of runs.
+
+    Attributes:
+        seconds: seconds of each run that resembles a finished one.
+        cost: their hours and the finished runs, as text.
+        num_unknown: number of the other runs.
+    """
+
+    seconds: list[int]
+    cost: str
+    num_unknown: int
+
+
+def _estimate(
+    runs: Sequence[tuple[RunSpec, int, Placement]], finished: Sequence["_Finished"]
+) -> _Estimate:
+    """Return the expected cost of runs, each with its steps left and where it is trained.
+
+    It is an upper bound: a final evaluation counts for each run, and runs share some of its rows.
+    """
+    seconds = []
     hours_by_device: dict[str, float] = defaultdict(float)
-    origins: dict[str, str] = {}
-    unknown = []
-    for spec, placement in zip(unfinished, plan.placements, strict=True):
-        if spec.runs not in measured_by_folder:
-            measured_by_folder[spec.runs] = _finished_runs(spec.runs)
-        similar = _similar(spec, placement, measured_by_folder[spec.runs])
+    differences: dict[str, set[str]] = defaultdict(set)
+    for spec, num_steps, placement in runs:
+        similar = _similar(spec, placement, finished)
         if similar is None:
-            unknown.append(spec.name)
             continue
         cost = similar.cost
-        origins[cost.name] = similar.in_words
-        run_seconds = cost.seconds_of(left_by_name[spec.name])
-        seconds += run_seconds
-        hours_by_device[cost.device] += run_seconds * cost.workers / 3600
-    lines = []
-    if origins:
-        names = ", ".join(origins.values())
-        num_known = len(unfinished) - len(unknown)
-        whole = in_words(seconds / min(plan.num_at_a_time, num_known))
-        hours = " and ".join(hours_in_words(each, name) for name, each in hours_by_device.items())
-        verb = "takes" if num_known == 1 else "take"
-        lines.append(f"{num_known} of them {verb} about {whole}, {hours}, at the rate of {names}")
-    if unknown:
-        lines.append(
-            f"no finished run in {unfinished[0].runs} is similar to {len(unknown)} of them "
-            "(method, store, workers, device, threads, settings of encoder, input, plan and "
-            "evaluations), so their time is unknown; look at the time left after the first ones"
-        )
-    return lines
+        seconds.append(round(cost.seconds_of(num_steps)))
+        hours_by_device[cost.device] += seconds[-1] * cost.workers / 3600
+        differences[f"{cost.name} ({cost.device})"].update(similar.differences)
+    hours = " and ".join(hours_in_words(each, name) for name, each in hours_by_device.items())
+    origins = []
+    for name, paths in differences.items():
+        differs = f", which differs in {', '.join(sorted(paths))}" if paths else ""
+        origins.append(name + differs)
+    rate = f"{hours} at most, at the rate of {'; '.join(origins)}"
+    return _Estimate(seconds, rate, len(runs) - len(seconds))
+
+
+def _describe_unknown(estimate: _Estimate, folders: str) -> list[str]:
+    if not estimate.num_unknown:
+        return []
+    return [
+        f"no finished run in {folders} is similar to {estimate.num_unknown} of them (same store, "
+        "workers, device, threads, encoder, input, plan and steps between evaluations), so their "
+        "time is unknown until the first ones train"
+    ]
 
 
 def _steps_left(spec: RunSpec) -> int:
@@ -156,21 +216,30 @@ def _steps_left(spec: RunSpec) -> int:
     return max(max_steps - done, 1)
 
 
-def _finished_runs(runs: Path) -> list[RunFolder]:
-    """Return the folders of finished runs, which have trained."""
-    folders = []
-    for path in sorted(runs.iterdir()) if runs.is_dir() else ():
+class _Finished(NamedTuple):
+    """A finished run, and its ``run.json``."""
+
+    folder: RunFolder
+    identity: dict[str, Any]
+
+
+def _finished_runs(folders: Iterable[Path]) -> list[_Finished]:
+    """Return the finished runs of some folders, which have trained."""
+    paths = [path for folder in sorted(folders) if folder.is_dir() for path in folder.iterdir()]
+    finished = []
+    for path in sorted(paths):
         if not path.is_dir() or path.name.startswith("."):
             continue
         try:
-            folder = RunFolder(runs, path.name)
+            folder = RunFolder(path.parent, path.name, option=None)
             outcome = read_record(folder.outcome, "outcome") or {}
+            identity = folder.read_identity()
         except RaybioError:
             # A problem with another run must not affect these.
             continue
-        if outcome.get("status") in COMPLETE and outcome.get("step"):
-            folders.append(folder)
-    return folders
+        if identity and outcome.get("status") in COMPLETE and outcome.get("step"):
+            finished.append(_Finished(folder, identity))
+    return finished
 
 
 class _Similar(NamedTuple):
@@ -178,20 +247,14 @@ class _Similar(NamedTuple):
 
     Attributes:
         cost: its cost.
-        is_evaluated_alike: its evaluations have the same settings, so they take as long.
+        differences: settings that differ, and may make its time another one.
     """
 
     cost: RunCost
-    is_evaluated_alike: bool
-
-    @property
-    def in_words(self) -> str:
-        """Name of the run, its device, and what may make its time another one."""
-        difference = "" if self.is_evaluated_alike else ", whose evaluation has other settings"
-        return f"{self.cost.name} ({self.cost.device}){difference}"
+    differences: list[str]
 
 
-def _similar(spec: RunSpec, placement: Placement, finished: Sequence[RunFolder]) -> _Similar | None:
+def _similar(spec: RunSpec, placement: Placement, finished: Sequence[_Finished]) -> _Similar | None:
     """Return the finished run with the most similar settings; None if none is similar.
 
     One whose evaluation has the same settings is preferred: evaluations may take longer than
@@ -200,19 +263,20 @@ def _similar(spec: RunSpec, placement: Placement, finished: Sequence[RunFolder])
     Args:
         spec: the run.
         placement: where the run will be trained.
-        finished: folders of finished runs.
+        finished: finished runs.
     """
     digest = open_store(spec.store, METHODS[spec.method].store).digest
     best: _Similar | None = None
     fewest: tuple[bool, int] | None = None
-    for folder in finished:
+    for folder, identity in finished:
+        if identity.get("method") != spec.method or identity.get("data_digest") != digest:
+            continue
         try:
-            identity = folder.read_identity() or {}
-            if identity.get("method") != spec.method or identity.get("data_digest") != digest:
-                continue
             lines = changed_settings(identity["config"], spec.config)
             changed = [line.split(":")[0] for line in lines]
-            cost = cost_of(folder) if all(map(_keeps_time, changed)) else None
+            differences = [path for path in changed if not _is_within(path, _FREE)]
+            is_similar = all(_is_within(path, _NAMED) for path in differences)
+            cost = cost_of(folder) if is_similar else None
         except RaybioError:
             continue
         if cost is None or cost.steps == 0 or cost.workers != spec.compute.num_workers:
@@ -222,18 +286,13 @@ def _similar(spec: RunSpec, placement: Placement, finished: Sequence[RunFolder])
         threads = {placement.threads, cost.threads} - {None}
         if cost.device != GPU and len(threads) > 1:
             continue
-        is_evaluated_alike = not any(_is_within(path, "evaluation") for path in changed)
-        difference = (not is_evaluated_alike, len(changed))
+        is_evaluated_otherwise = any(_is_within(path, ("evaluation",)) for path in changed)
+        difference = (is_evaluated_otherwise, len(changed))
         if fewest is None or difference < fewest:
-            best = _Similar(cost, is_evaluated_alike)
+            best = _Similar(cost, differences)
             fewest = difference
     return best
 
 
-def _keeps_time(path: str) -> bool:
-    """Return whether a setting hardly affects the time of a step."""
-    return any(_is_within(path, free) for free in _NOT_OF_A_STEP)
-
-
-def _is_within(path: str, section: str) -> bool:
-    return path == section or path.startswith(f"{section}.")
+def _is_within(path: str, sections: Sequence[str]) -> bool:
+    return any(path == section or path.startswith(f"{section}.") for section in sections)

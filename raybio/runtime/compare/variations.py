@@ -18,7 +18,7 @@ from raybio.core.final_report import FinalReport, SplitScores
 from raybio.core.search_space import quoted
 from raybio.evaluation.unit_scores import TRAINED, read_unit_scores
 from raybio.methods import METHODS
-from raybio.runtime.compare.cost import cost_in_words, describe_plan
+from raybio.runtime.compare.cost import cost_in_words, describe_plan, describe_time
 from raybio.runtime.compare.curves import write_curves
 from raybio.runtime.compare.differences import differences
 from raybio.runtime.compare.relations import Relation
@@ -172,6 +172,8 @@ def compare_all(
     specs = with_precision(_checked_specs(groups))
     if len(specs) > 2:
         print(f"{len(specs)} runs: {', '.join(each.name for each in specs)}")
+    for line in describe_time(specs):
+        print(line, flush=True)
     decided = iter(specs)
     results_by_group = train_runs([[next(decided) for _ in variants] for variants in groups])
     compared = []
@@ -187,10 +189,6 @@ def plan_of(comparisons: Sequence[tuple[RunSpec, Sequence[Variation]]]) -> list[
         RaybioError: as ``compare_all`` before it trains.
     """
     groups = [variants_of(spec, variations) for spec, variations in comparisons]
-    for spec in [variant.spec for variants in groups for variant in variants]:
-        if spec.bucket is not None:
-            # On an empty disk, runs in a bucket would otherwise seem not to have begun.
-            refresh(spec.folder, spec.bucket)
     return describe_plan(_checked_specs(groups))
 
 
@@ -198,6 +196,9 @@ def _checked_specs(groups: Sequence[Sequence[Variant]]) -> list[RunSpec]:
     """Return all runs, checked before Ray starts, so that none is refused after others trained."""
     specs = [variant.spec for variants in groups for variant in variants]
     for spec in specs:
+        if spec.bucket is not None:
+            # On an empty disk, runs in a bucket would otherwise seem not to have begun.
+            refresh(spec.folder, spec.bucket)
         check_spec(spec)
     return specs
 

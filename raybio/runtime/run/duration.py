@@ -68,6 +68,20 @@ def in_words(seconds: float) -> str:
     return f"{number:,.0f} {unit}" if number >= 10 else f"{number:.2g} {unit}"
 
 
+def in_a_row(lengths: Sequence[int], num_at_a_time: int) -> int:
+    """Return when the last of several trainings ends, if each begins as soon as there is room.
+
+    Args:
+        lengths: length of each training in steps or seconds, in their order.
+        num_at_a_time: maximum number of trainings at the same time.
+    """
+    ends = num_at_a_time * [0]
+    for length in lengths:
+        first = ends.index(min(ends))
+        ends[first] += length
+    return max(ends)
+
+
 def epochs_in_words(
     num_steps: int, steps_per_epoch: float, batch_rows: int | None, rows: str = "rows"
 ) -> str:

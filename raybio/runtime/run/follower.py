@@ -18,11 +18,15 @@ class Follower:
 
     Attributes:
         refusal: why the run is stopped because of its length; None if it is not.
+        evaluation_seconds: duration of the evaluation before the first step of a start; None: there
+            was none.
     """
 
     def __init__(self, spec: RunSpec, resources: Resources) -> None:
         """Create it before the workers start."""
         self.refusal: str | None = None
+        self.evaluation_seconds: float | None = None
+        self._start_notice: dict[str, Any] = {}
         self._folder = spec.folder
         self._max_steps = spec.config.schedule.max_steps
         plan = getattr(spec.config, "plan", None)
@@ -63,6 +67,7 @@ class Follower:
         if self._reports is not None:
             reports = self._reports.read()
             view.update(reports)
+            self._time_first_evaluation(reports)
             self._follow_length(view, reports)
         # Show progress after the reports of steps, which come first and clear the view's message.
         for message in progress:
@@ -74,6 +79,7 @@ class Follower:
             self._reports.close()
 
     def _start(self, view: ProgressView, notice: dict[str, Any]) -> None:
+        self._start_notice = notice
         first_step = notice["first_step"]
         self._duration.restart(first_step)
         is_restart = self._reports is not None
@@ -89,6 +95,12 @@ class Follower:
             self._max_steps, notice["steps_per_epoch"], self._batch_rows, self._rows
         )
         view.note(self._epochs)
+
+    def _time_first_evaluation(self, reports: list[dict[str, Any]]) -> None:
+        start = self._start_notice
+        for report in reports:
+            if report.get("is_evaluation") and report["step"] == start["first_step"]:
+                self.evaluation_seconds = (report["time_ms"] - start["time_ms"]) / 1000
 
     def _follow_length(self, view: ProgressView, reports: list[dict[str, Any]]) -> None:
         self._duration.update(reports)

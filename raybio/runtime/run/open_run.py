@@ -51,6 +51,9 @@ MLFLOW_STATUS = {
 MOST_NAMED = 6
 """Maximum number of runs that a message names."""
 
+LOCK_SECONDS = 5.0
+"""How long a driver waits for another one to leave the folder."""
+
 
 class OpenRun:
     """A run whose folder this driver holds.
@@ -94,7 +97,7 @@ class OpenRun:
         digest = check_spec(spec)
         if held_spool is None:
             folder.make()
-            held.enter_context(folder.lock("driver", timeout_seconds=5))
+            held.enter_context(folder.lock("driver", LOCK_SECONDS))
         changeable = changeable_settings(spec.config)
         if "schedule.max_steps" in changeable:
             _check_not_past(folder, spec.config.schedule.max_steps)

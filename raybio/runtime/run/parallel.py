@@ -104,13 +104,15 @@ def _train_in_turn(runs: Sequence[OpenRun], num_runs: int) -> None:
     """
     computes = [planned(run) for run in runs]
     failures: list[RaybioError | OSError] = []
-    for run, compute in zip(runs, computes, strict=True):
+    began = time.monotonic()
+    for num_ended, (run, compute) in enumerate(zip(runs, computes, strict=True), start=1):
         if run.tracker.parent is not None:
             # The parent has ended. This run has the machine to itself, and samples its load.
             run.tracker.parent_run_id = run.tracker.parent.run_id
             run.tracker.parent = None
+        status = "failed"
         try:
-            train_opened(run, compute)
+            status = train_opened(run, compute).status
         except (RaybioError, OSError) as error:
             is_signal = isinstance(error, InterruptedRunError)
             if is_signal and not isinstance(error, StopFileError):
@@ -118,6 +120,9 @@ def _train_in_turn(runs: Sequence[OpenRun], num_runs: int) -> None:
             if num_runs > 1:
                 print(f"{run.spec.name}: failed: {error}", flush=True)
             failures.append(error)
+        if len(runs) > 1:
+            ended = _ended_in_words(time.monotonic() - began, num_ended, len(runs), 1)
+            print(f"{run.spec.name}: {status}; {ended}", flush=True)
     if failures:
         raise failures[0]
 
@@ -303,6 +308,11 @@ class _RunTask:
         """The measured speed of the run; None before it is measured."""
         projection = self._follower.projection
         return None if projection is None else projection.seconds_per_step
+
+    @property
+    def evaluation_seconds(self) -> float | None:
+        """The measured duration of an evaluation during training; None: none was measured."""
+        return self._follower.evaluation_seconds
 
     def follow(self) -> None:
         """Print new messages and reports, and track the run from its first step on."""
@@ -526,13 +536,11 @@ def _work_off(
                 task = pending.pop(reference)
                 task.end(signals.caught, reason)
                 num_ended += 1
-                left = ""
-                if num_ended < num_runs and not signals.caught:
+                ended = f"{num_ended} of {num_runs} runs"
+                if not signals.caught:
                     elapsed = time.monotonic() - began
-                    num_left = num_runs - num_ended
-                    seconds = _seconds_left(elapsed, num_ended, num_left, queue.num_at_a_time)
-                    left = f", about {in_words(seconds)} left"
-                task.view.note(f"{task.status}; {num_ended} of {num_runs} runs{left}")
+                    ended = _ended_in_words(elapsed, num_ended, num_runs, queue.num_at_a_time)
+                task.view.note(f"{task.status}; {ended}")
                 is_length_shown = True  # whole runs say more of it than a first speed
             if not is_length_shown and num_runs > 1:
                 is_length_shown = _show_length(pending.values(), num_runs, queue)
@@ -549,13 +557,18 @@ def _work_off(
             ray.cancel(reference, force=True)
 
 
-def _seconds_left(elapsed: float, num_ended: int, num_left: int, num_at_a_time: int) -> float:
-    """Return how long the other runs take if they take as long as those that have ended.
+def _ended_in_words(elapsed: float, num_ended: int, num_runs: int, num_at_a_time: int) -> str:
+    """Return how many runs have ended, and how long the others take if they take as long.
 
-    Runs are assumed to train in rounds of ``num_at_a_time``.
+    Runs are assumed to train in rounds of ``num_at_a_time``. The last round counts as a whole, even
+    if it has fewer runs: one of them may just have begun.
     """
+    ended = f"{num_ended} of {num_runs} runs"
+    if num_ended == num_runs:
+        return ended
     seconds_per_round = elapsed / math.ceil(num_ended / num_at_a_time)
-    return seconds_per_round * num_left / num_at_a_time
+    seconds = seconds_per_round * math.ceil((num_runs - num_ended) / num_at_a_time)
+    return f"{ended}, about {in_words(seconds)} left"
 
 
 def _show_length(tasks: Iterable[_RunTask], num_runs: int, queue: _Queue) -> bool:
@@ -566,13 +579,18 @@ def _show_length(tasks: Iterable[_RunTask], num_runs: int, queue: _Queue) -> boo
     """
     num_rounds = math.ceil(num_runs / queue.num_at_a_time)
     for task in tasks:
-        if task.seconds_per_step is not None:
-            seconds = num_rounds * queue.num_steps / num_runs * task.seconds_per_step
-            at_a_time = f"{min(queue.num_at_a_time, num_runs)} at a time"
-            task.view.note(
-                f"{num_runs} runs, {at_a_time}: about {in_words(seconds)}, without evaluations"
-            )
-            return True
+        seconds_per_step = task.seconds_per_step
+        if seconds_per_step is None:
+            continue
+        evaluations = "without evaluations"
+        if task.evaluation_seconds is not None:
+            schedule = task.run.spec.config.schedule
+            seconds_per_step += task.evaluation_seconds / schedule.evaluate_every_steps
+            evaluations = "with evaluations during training, without final ones"
+        seconds = num_rounds * queue.num_steps / num_runs * seconds_per_step
+        at_a_time = f"{min(queue.num_at_a_time, num_runs)} at a time"
+        task.view.note(f"{num_runs} runs, {at_a_time}: about {in_words(seconds)}, {evaluations}")
+        return True
     return False
 
 

@@ -90,11 +90,16 @@ def run_loop(
     def write(report: Report) -> None:
         """Add a report to the log; export a trial that is better than before."""
         metrics.update(report.metrics)
-        if log is None or not report.metrics:
+        if not report.metrics:
             return
         if training.goal is not None and report.is_evaluation:
-            # Export before the log has the step, for which its checkpoint waits.
-            _export_if_best(training, training.goal, report)
+            # The first worker may embed a reference set meanwhile, and the others wait for it.
+            with collective.patient("an export"):
+                if log is not None:
+                    # Export before the log has the step, for which its checkpoint waits.
+                    _export_if_best(training, training.goal, report)
+        if log is None:
+            return
         log.append(
             report.step,
             report.metrics,

@@ -3,21 +3,12 @@
 import time
 
 from raybio.core.records import read_recomputable, read_record, write_record
-from raybio.runtime.run.duration import DurationEstimate
+from raybio.runtime.run.duration import DurationEstimate, in_a_row
 from raybio.runtime.run.folder import LAUNCH, RunFolder
 from raybio.runtime.run.metrics_log import MetricsTail, read_reports
 from raybio.runtime.tune.leaderboard import repetitions
 from raybio.runtime.tune.plan import planned
 from raybio.runtime.tune.trial import ENDED, SweepSpec, first_trials, has_ended
-
-
-def planned_steps(spec: SweepSpec) -> list[int]:
-    """Return the steps of each training of a whole sweep, if none is stopped early.
-
-    Trainings that repeat the best settings come last. Each has as many steps as the longest trial.
-    """
-    steps = _steps_of_trials(spec)
-    return [*steps, *_steps_of_repetitions(spec, steps)]
 
 
 def steps_left(spec: SweepSpec) -> list[int]:
@@ -47,24 +38,19 @@ def _steps_of_trials(spec: SweepSpec) -> list[int]:
 
 
 def _steps_of_repetitions(spec: SweepSpec, steps_of_trials: list[int]) -> list[int]:
+    return num_repetitions(spec, len(steps_of_trials)) * [max(steps_of_trials)]
+
+
+def num_repetitions(spec: SweepSpec, num_trials: int) -> int:
+    """Return the number of trainings that repeat the best settings with other seeds."""
     budget = spec.space.budget
-    num_repeated = min(budget.num_repeated, len(steps_of_trials))
-    return num_repeated * (budget.num_seeds - 1) * [max(steps_of_trials)]
+    return min(budget.num_repeated, num_trials) * (budget.num_seeds - 1)
 
 
 def _last_step(folder: RunFolder) -> int:
     """Return the step of a trial's last report; 0 before the first."""
     reports = read_reports(folder.metrics)
     return int(reports[-1]["step"]) if reports else 0
-
-
-def _steps_in_a_row(steps: list[int], num_at_a_time: int) -> int:
-    """Return the steps until the last training ends, where each begins as soon as there is room."""
-    ends = num_at_a_time * [0]
-    for num_steps in steps:
-        first = ends.index(min(ends))
-        ends[first] += num_steps
-    return max(ends)
 
 
 class SweepLength:
@@ -87,7 +73,7 @@ class SweepLength:
         self._spec = spec
         steps = steps_left(spec)
         self._num_at_a_time = max(min(num_at_a_time, len(steps)), 1)
-        self._num_steps = _steps_in_a_row(steps, self._num_at_a_time)
+        self._num_steps = in_a_row(steps, self._num_at_a_time)
         # Sum over all trials, so that a resume with fewer trials at a time does not count as
         # longer.
         self._num_all_steps = sum(steps)

@@ -37,6 +37,15 @@ def planned(space: SearchSpace, check: Check) -> list[Settings]:
     return distinct(drawn, space.budget.num_trials, check)
 
 
+def numbered(trials: Iterable[Settings]) -> list[str]:
+    """Return a line of each trial's settings."""
+    lines = []
+    for number, settings in enumerate(trials, start=1):
+        text = ", ".join(f"{path}={value}" for path, value in settings.items())
+        lines.append(f"{number:4}  {text}")
+    return lines
+
+
 def distinct(drawn: Iterable[Settings], num: int, check: Check) -> list[Settings]:
     """Return the first ``num`` different settings that pass ``check``.
 

@@ -66,7 +66,11 @@ def test_the_final_evaluation_can_draw_articles_and_says_so(
     settings = {"evaluation.num_articles_at_the_end": 3}
     sampled = build(tiny_config(NAME, **settings), tiny_articles.path).final_evaluate.__self__
     assert sampled.details()["num_query_articles"] == 3 < num_articles
-    assert sampled.remarks() == [f"3 of {num_articles} validation articles were evaluated"]
+    assert sampled.remarks() == [
+        f"3 of {num_articles} validation articles were evaluated "
+        "(evaluation.num_articles_at_the_end)"
+    ]
+    assert tiny_config(NAME).evaluation.num_articles_at_the_end == 20_000
 
 
 def test_a_rival_that_searches_a_sample_says_so(

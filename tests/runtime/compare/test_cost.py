@@ -11,16 +11,20 @@ import pytest
 
 from raybio.core.config import override_all
 from raybio.core.location import BucketPath
-from raybio.core.records import write_record
+from raybio.core.records import read_record, write_record
+from raybio.core.search_space import Budget, Distribution, Scheduler, Search, SearchSpace
 from raybio.runtime.cluster.resources import Node
 from raybio.runtime.compare.cost import cost_in_words, describe_plan, describe_sweep_time
-from raybio.runtime.compare.variations import Variation, plan_of
+from raybio.runtime.compare.variations import Variation, compare, plan_of
 from raybio.runtime.run import parallel
 from raybio.runtime.run.cost import RunCost, cost_of
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.open_run import OpenRun
+from raybio.runtime.run.parallel import train_runs
+from raybio.runtime.run.result import Result
 from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.runtime.spool.spool import spool_of
+from raybio.runtime.tune.trial import ENDED, SweepSpec, Trial
 from raybio.store.store import Store
 from raybio.training.settings import TrainingConfig
 
@@ -104,6 +108,36 @@ def test_a_run_took_the_time_of_its_starts_and_not_that_between_them(tmp_path: P
     assert cost_of(folder) == RunCost("run", steps=30, seconds=30 + 5, workers=1, device="cuda")
 
 
+def test_a_table_of_many_runs_is_estimated_before_and_its_cost_reported_after(
+    spec: RunSpec,
+    empty_database: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shutil.copy(empty_database, spec.runs.parent)
+    variations = [Variation("seed", (0, 1, 2))]
+    finish(spec, training=3600)
+    estimates = []
+
+    def train(groups: list[list[RunSpec]]) -> list[list[Result]]:
+        estimates.append(capsys.readouterr().out.splitlines()[-1])
+        for run in groups[0]:
+            finish(run, training=3600)
+        return train_runs(groups)
+
+    monkeypatch.setattr(parallel, "local_node", lambda: Node(1))
+    monkeypatch.setattr("raybio.runtime.compare.variations.train_runs", train)
+    _, table = compare(spec, variations)
+    assert estimates == [
+        "2 of them take about 2 hours, 2 CPU-worker-hours at most, at the rate of table (cpu)"
+    ]
+    cost = "cost: 3 runs, 3 CPU-worker-hours of training and evaluation"
+    assert table.remarks[-1] == cost
+    # With nothing left to train, there is nothing to estimate.
+    compare(spec, variations)
+    assert "at the rate of" not in capsys.readouterr().out
+
+
 def test_costs_are_hours_of_gpus_or_of_workers_on_cpus() -> None:
     def cost(hours: float, workers: int, device: str) -> RunCost:
         return RunCost("run", 100, 3600 * hours, workers, device)
@@ -128,7 +162,11 @@ def test_a_plan_lists_runs_and_their_time_by_the_most_similar_finished_run(
     assert len(lines) == 12 + 3
     assert lines[12] == "12 runs, 12 not finished"
     assert "runs at a time: each takes" in lines[13]
-    assert "is similar to 12 of them" in lines[14]
+    assert lines[14] == (
+        f"no finished run in {spec.runs} is similar to 12 of them (same store, workers, device, "
+        "threads, encoder, input, plan and steps between evaluations), so their time is unknown "
+        "until the first ones train"
+    )
 
     # Wider: its steps take longer, so it says nothing about these.
     wide = override_all(spec.config, {"encoder.width": 32})
@@ -141,16 +179,27 @@ def test_a_plan_lists_runs_and_their_time_by_the_most_similar_finished_run(
     often = override_all(short, {"schedule.evaluate_every_steps": 5})
     finish(replace(spec, config=often, name="often"), training=1800)
     assert "is similar to 12 of them" in plan_of([(spec, variations)])[14]
+    # So do runs of another encoder, which may be of another size.
+    other = replace(spec, config=short, name="other")
+    finish(other, training=1800)
+    identity = read_record(other.folder.identity, "run")
+    identity["config"]["encoder"]["source"] = "owner/model"
+    write_record(other.folder.identity, "run", identity)
+    assert "is similar to 12 of them" in plan_of([(spec, variations)])[14]
     # Half as many steps and other seeds and rates do. The final evaluation takes as long.
     fewer = override_all(short, {"evaluation.num_nodes_per_group_at_the_end": 3, "seed": 0})
     finish(replace(spec, config=fewer, name="fewer"), training=1200, final=60)
     *_, time = plan_of([(spec, variations)])
-    assert time.endswith("at the rate of fewer (cpu), whose evaluation has other settings")
+    assert time.endswith(
+        "at most, at the rate of fewer (cpu), which differs in "
+        "evaluation.num_nodes_per_group_at_the_end, objective.lambda_spml"
+    )
     # It is the more similar one otherwise, but says less about the time of evaluations.
     finish(replace(spec, config=short, name="short"), training=1200, final=1200)
     *_, time = plan_of([(spec, variations)])
     assert time == (
-        "12 of them take about 6 hours, 12 CPU-worker-hours, at the rate of short (cpu)"
+        "12 of them take about 6 hours, 12 CPU-worker-hours at most, at the rate of short (cpu), "
+        "which differs in objective.lambda_spml"
     )
 
     finish(spec, training=7200)
@@ -158,23 +207,66 @@ def test_a_plan_lists_runs_and_their_time_by_the_most_similar_finished_run(
     assert lines[0] == "   1  table: finished"
     assert lines[12] == "12 runs, 11 not finished"
     # Its own first run is more similar than the other one.
-    assert ", 22 CPU-worker-hours, at the rate of table (cpu)" in lines[14]
+    assert ", 22 CPU-worker-hours at most, at the rate of table (cpu)" in lines[14]
     # A run of another width has no similar one; the others have.
     lines = plan_of([(spec, variations), (replace(spec, config=wider, name="wider"), [])])
-    assert "11 of them take about 11 hours, 22 CPU-worker-hours" in lines[15]
+    # Two at a time: the eleventh run has a round of its own.
+    assert "11 of them take about 12 hours, 22 CPU-worker-hours" in lines[15]
     assert "is similar to 1 of them" in lines[16]
 
 
+def sweep_over(spec: RunSpec, path: str, values: tuple[Any, ...], **budget: Any) -> SweepSpec:
+    space = SearchSpace(
+        method="sppt_protein",
+        metric="val/lrap",
+        mode="max",
+        budget=Budget(max_steps=100, grace_steps=100, max_concurrent_trials=None, **budget),
+        scheduler=Scheduler(kind="none"),
+        search=Search(kind="grid"),
+        space={path: Distribution("choice", values)},
+    )
+    run = replace(spec, name="sweep", runs=spec.runs.parent / "sweeps", precision="fp32")
+    return SweepSpec(space=space, run=run)
+
+
 def test_the_time_of_a_sweep_is_that_of_all_of_its_trials(spec: RunSpec) -> None:
-    finish(spec, training=3600, final=360)
-    assert describe_sweep_time(spec, [100, 100], spec.runs) == (
-        "a trial takes about 66 minutes, 2 trials 2.2 CPU-worker-hours, at the rate of table (cpu)"
-    )
-    # A sweep over the number of steps.
-    assert describe_sweep_time(spec, [100, 200, 300], spec.runs) == (
-        "the longest trial takes about 3.1 hours, 3 trials 6.3 CPU-worker-hours, at the rate of "
+    # A sweep evaluates at least every grace_steps, and once before training.
+    config = override_all(spec.config, {"schedule.evaluate_every_steps": 100})
+    finish(replace(spec, config=config), training=3600, final=360)
+    seeds = sweep_over(spec, "seed", (0, 1), num_trials=2)
+    assert describe_sweep_time(seeds, spec.runs) == [
+        "a trial takes about 66 minutes, 2 trials 2.2 CPU-worker-hours at most, at the rate of "
         "table (cpu)"
+    ]
+    # A sweep over the number of steps, whose best trial is repeated twice.
+    repeated = {"num_trials": 2, "num_repeated": 1, "num_seeds": 3}
+    lengths = sweep_over(spec, "schedule.max_steps", (100, 300), **repeated)
+    (line,) = describe_sweep_time(lengths, spec.runs)
+    assert line.startswith("the longest trial takes about 3.1 hours, 4 trials 10 CPU-worker-hours ")
+
+
+def test_a_sweep_knows_its_own_trials_and_those_of_other_sweeps(spec: RunSpec) -> None:
+    sweep = sweep_over(spec, "encoder.width", (32, 48), num_trials=2)
+    (unknown,) = describe_sweep_time(sweep, spec.runs)
+    assert unknown.startswith(
+        f"no finished run in {spec.runs} and {sweep.run.runs} is similar to 2 of them (same store"
     )
+    first, second = [Trial(settings) for settings in sweep.space.grid()]
+    trial = sweep.worker_spec(second).run
+    finish(trial, training=3600)
+    trial.folder.result.unlink()  # a trial has none
+    lines = describe_sweep_time(sweep, spec.runs)
+    assert lines[0].startswith("a trial takes about 60 minutes, 1 trial 1 CPU-worker-hours")
+    assert "is similar to 1 of them" in lines[1]
+    # It has ended, so only the first one is left, which has another width.
+    (sweep.folder(second).path / ENDED).touch()
+    (line,) = describe_sweep_time(sweep, spec.runs)
+    assert "is similar to 1 of them" in line
+    other = replace(sweep, run=replace(sweep.run, name="other"))
+    assert describe_sweep_time(other, spec.runs) == lines
+    sweep.folder(first).path.mkdir(parents=True)
+    (sweep.folder(first).path / ENDED).touch()
+    assert describe_sweep_time(sweep, spec.runs) == []
 
 
 def test_the_runs_of_a_papers_table_are_one_plan_with_its_cost(
@@ -192,7 +284,10 @@ def test_the_runs_of_a_papers_table_are_one_plan_with_its_cost(
     _, counts, arithmetic, time = plan_of([(table, variations)])[-4:]
     assert counts == "120 runs, 119 not finished"
     assert "8 runs at a time" in arithmetic
-    assert time == "119 of them take about 15 hours, 119 GPU-hours, at the rate of table (cuda)"
+    assert time == (
+        "119 of them take about 15 hours, 119 GPU-hours at most, at the rate of table (cuda), "
+        "which differs in objective.lambda_spml"
+    )
 
 
 def test_a_plan_whose_runs_are_finished_needs_no_time(spec: RunSpec) -> None:

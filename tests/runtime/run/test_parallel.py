@@ -40,13 +40,13 @@ from raybio.runtime.run import driver, open_run
 from raybio.runtime.run.driver import train
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
-from raybio.runtime.run.notices import report_start
+from raybio.runtime.run.notices import read_starts, report_start
 from raybio.runtime.run.open_run import OpenRun, warn_of_other_versions
 from raybio.runtime.run.parallel import (
+    _ended_in_words,
     _interrupted,
     _Queue,
     _RunTask,
-    _seconds_left,
     _share,
     _show_length,
     _threads,
@@ -54,6 +54,7 @@ from raybio.runtime.run.parallel import (
     _work_off,
     train_runs,
 )
+from raybio.runtime.run.result import Result
 from raybio.runtime.run.spec import Compute, RunSpec, WorkerSpec
 from raybio.runtime.run.task_worker import train_in_task
 from raybio.runtime.spool import lease as leases
@@ -181,8 +182,24 @@ def test_a_run_that_cannot_be_plotted_is_complete_and_says_so(
     assert "cannot be plotted" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("evaluation_minutes", "expected"),
+    [
+        # Six rounds of 24 steps, 10 s each.
+        (None, "12 runs, 2 at a time: about 24 minutes, without evaluations"),
+        # And in each round an evaluation every 12 steps.
+        (
+            10,
+            "12 runs, 2 at a time: about 2.4 hours, with evaluations during training, without "
+            "final ones",
+        ),
+    ],
+)
 def test_a_run_is_begun_when_few_others_wait_for_cpus_and_all_are_projected_from_the_first(
-    request_one: RunSpec, capsys: pytest.CaptureFixture[str]
+    request_one: RunSpec,
+    capsys: pytest.CaptureFixture[str],
+    evaluation_minutes: int | None,
+    expected: str,
 ) -> None:
     with contextlib.ExitStack() as held:
         runs = [OpenRun.open(with_seed(request_one, seed), held) for seed in range(12)]
@@ -196,7 +213,12 @@ def test_a_run_is_begun_when_few_others_wait_for_cpus_and_all_are_projected_from
 
         # Two are trained at a time, and one waits.
         assert begin() == [True] * 3 + [False] * 9
-        report_start(runs[1].folder.notices, 0, 5.0)
+        report_start(runs[1].folder.notices, 0, 5.0, is_first_step_reported=True)
+        if evaluation_minutes is not None:
+            (start,) = read_starts(runs[1].folder.notices)
+            time_ms = start["time_ms"] + evaluation_minutes * 60_000
+            first = {"step": 0, "time_ms": time_ms, "metrics": {}, "is_evaluation": True}
+            runs[1].folder.metrics.write_text(json.dumps(first) + "\n")
         tasks[1].follow()
         assert begin() == [True] * 4 + [False] * 8
         assert queue.num_left == 8
@@ -206,8 +228,6 @@ def test_a_run_is_begun_when_few_others_wait_for_cpus_and_all_are_projected_from
             log.append(step, {"steps_per_second": 0.1})
         tasks[1].follow()
         assert _show_length(tasks, 12, queue)
-        # Six rounds of 24 steps, 10 s each.
-        expected = "12 runs, 2 at a time: about 24 minutes, without evaluations"
         assert expected in " ".join(capsys.readouterr().err.split())
         tracked = [bool(run.tracker._thread) for run in runs]
         assert tracked == [False, True] + [False] * 10
@@ -244,13 +264,18 @@ def test_a_run_that_cannot_be_concluded_fails_and_leaves_the_others_alone(
 
 
 @pytest.mark.parametrize(
-    ("num_ended", "num_left", "num_at_a_time", "seconds"),
-    [(1, 5, 1, 50), (1, 5, 2, 25), (2, 4, 2, 20), (3, 3, 2, 7.5)],
+    ("num_ended", "num_runs", "num_at_a_time", "minutes"),
+    [(1, 6, 1, 50), (1, 6, 2, 30), (2, 6, 2, 20), (3, 6, 2, 10), (8, 9, 8, 10), (8, 17, 8, 20)],
 )
 def test_the_time_left_counts_the_runs_that_are_trained_at_the_same_time(
-    num_ended: int, num_left: int, num_at_a_time: int, seconds: float
+    num_ended: int, num_runs: int, num_at_a_time: int, minutes: int
 ) -> None:
-    assert _seconds_left(10.0, num_ended, num_left, num_at_a_time) == seconds
+    ended = _ended_in_words(600.0, num_ended, num_runs, num_at_a_time)
+    assert ended == f"{num_ended} of {num_runs} runs, about {minutes} minutes left"
+    assert (
+        _ended_in_words(600.0, num_runs, num_runs, num_at_a_time)
+        == f"{num_runs} of {num_runs} runs"
+    )
 
 
 def test_runs_of_several_workers_are_trained_although_those_before_them_fail(
@@ -263,12 +288,13 @@ def test_runs_of_several_workers_are_trained_although_those_before_them_fail(
         "seed-2": OSError("no space left"),
     }
 
-    def train_the_third(run: OpenRun, compute: Compute) -> None:
+    def train_the_third(run: OpenRun, compute: Compute) -> Result:
         parents[run.spec.name] = (run.tracker.parent_run_id, run.tracker.parent)
         run.tracker.run_id = f"run of {run.spec.name}"
         run.conclude("failed" if run.spec.name in errors else "finished")
         if run.spec.name in errors:
             raise errors[run.spec.name]
+        return run.result()
 
     monkeypatch.setattr("raybio.runtime.run.parallel.train_opened", train_the_third)
     monkeypatch.setattr("raybio.runtime.run.parallel.planned", lambda run: run.spec.compute)
@@ -285,6 +311,9 @@ def test_runs_of_several_workers_are_trained_although_those_before_them_fail(
     assert "seed-0: failed: step 3: loss nan" in printed
     assert "seed-1: failed: .stop: stopped at step 3" in printed
     assert "seed-2: failed: no space left" in printed
+    for number in range(3):
+        assert f"seed-{number}: failed; {number + 1} of 4 runs, about " in printed
+    assert "seed-3: finished; 4 of 4 runs\n" in printed
 
     parents.clear()
     errors["seed-0"] = InterruptedRunError(signal.SIGINT, "stopped at step 3")
@@ -564,6 +593,7 @@ def test_what_is_the_same_in_all_runs_of_a_comparison_is_scored_once(
 ) -> None:
     variation = Variation("objective.lambda_spml", (0, 0.25))
     result, table = compare(request_one, [variation])
+    assert table.remarks[-1].startswith("cost: 3 runs, ")
     paths = [*(request_one.runs / ".untrained").glob("*.json")]
     content = {}
     for path in paths:

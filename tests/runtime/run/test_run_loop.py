@@ -25,11 +25,17 @@ from raybio.methods.sppt.system import LinkEvaluator
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.goal import Goal
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
-from raybio.runtime.run.run_loop import STOP_POLL_SECONDS, Training, train_single_process
+from raybio.runtime.run.run_loop import (
+    STOP_POLL_SECONDS,
+    Training,
+    checkpoints_of,
+    run_loop,
+    train_single_process,
+)
 from raybio.store.store import Store, open_store
 from raybio.training import checkpoint
 from raybio.training.collective import SingleProcess
-from raybio.training.loop import Report
+from raybio.training.loop import Report, local_batches
 from raybio.training.precision import current_embedding_precision
 from raybio.training.settings import TrainingConfig
 from tests.methods.conformance_cases import tiny_config
@@ -118,6 +124,55 @@ def test_workers_wait_without_a_limit_in_evaluations_and_only_there(
     for _ in train_single_process(training):
         assert not open_blocks
     assert seen == {("step", 0), ("evaluate", 1), ("final_evaluate", 1)}
+
+
+@pytest.mark.parametrize("is_writer", [True, False])
+def test_workers_wait_without_a_limit_while_the_first_one_exports_a_trial(
+    tiny_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_writer: bool
+) -> None:
+    config = tiny_config(NAME, **{"schedule.max_steps": 2, "schedule.evaluate_every_steps": 1})
+    system = METHODS[NAME].build(config, tiny_store.path)
+    seen: list[str] = []
+
+    @contextmanager
+    def patient(collective: SingleProcess, name: str = "an evaluation") -> Iterator[None]:
+        seen.append(f"begin {name}")
+        yield
+        seen.append(f"end {name}")
+
+    def export(path: Path, card: Any) -> Path:
+        seen.append("export")
+        return path
+
+    monkeypatch.setattr(SingleProcess, "patient", patient)
+    folder = RunFolder(tmp_path, "trial")
+    folder.open(NAME, config, Path(tiny_store.path), tiny_store.digest, ())
+    values = iter([0.1, 0.2, 0.1])
+    training = Training(
+        system=replace(system, evaluate=lambda *_: {"val/link_mrr": next(values)}, export=export),
+        config=config,
+        folder=folder,
+        device="cpu",
+        precision="fp32",
+        goal=Goal("val/link_mrr", "max"),
+    )
+    reports = run_loop(
+        training,
+        batches=local_batches(training.system, config.schedule.max_steps),
+        collective=SingleProcess(),
+        checkpoints=checkpoints_of(folder, config),
+        log=MetricsLog(folder.metrics) if is_writer else None,
+    )
+    assert [report.step for report in reports if report.is_evaluation] == [0, 1, 2]
+    # Step 0 is no candidate, and step 2 is no better than step 1, which only the writer knows.
+    evaluation = ["begin an evaluation", "end an evaluation"]
+    waiting = ["begin an export", "end an export"]
+    exporting = ["begin an export", "export", "end an export"] if is_writer else waiting
+    assert seen == [
+        *(*evaluation, *waiting),
+        *(*evaluation, *exporting),
+        *(*evaluation, *waiting),
+    ]
 
 
 def test_a_report_that_a_kill_took_after_its_checkpoint_is_in_the_log_of_the_resumed_run(

@@ -59,15 +59,15 @@ def test_a_server_away_at_the_start_and_again_later_gets_everything_and_training
     sweep = TrackedSweep(tmp_path, way.address, num_children=3)
     # The server stays away until training has reported: who waited for it would wait forever.
     sweep.start()
-    sweep.report(1, 50)
+    sweep.report(1, 10)
     way.become("pass")
     while not sweep.all_are_open:
         time.sleep(0.05)
     way.become(fault)
-    sweep.report(51, 100)
+    sweep.report(11, 20)
     way.become("pass")
     sweep.finish()
-    sweep.check(way.address, last=100)
+    sweep.check(way.address, last=20)
 
 
 @pytest.mark.nightly
@@ -387,7 +387,7 @@ def test_a_database_that_is_lost_or_full_is_one_line_a_minute_and_loses_nothing(
         filler = fill(small_disk) if fault == "full" else (small_disk / "mlflow.db")
         if fault == "deleted":
             filler.unlink()
-        sweep.report(1, 200)
+        sweep.report(1, 20)
         while len(tries) < 5:
             time.sleep(0.05)
     sweep.finish()
@@ -410,7 +410,7 @@ def test_a_database_that_is_lost_or_full_is_one_line_a_minute_and_loses_nothing(
     monkeypatch.setattr(track, "KILLED_SECONDS", 1500.0)
     if fault == "full":
         sweep.catch_up()
-        sweep.check(uri, last=200)
+        sweep.check(uri, last=20)
 
 
 def test_a_database_on_a_read_only_disk_holds_up_nobody_and_gets_everything_later(
@@ -428,7 +428,7 @@ def test_a_database_on_a_read_only_disk_holds_up_nobody_and_gets_everything_late
     sweep = TrackedSweep(small_disk.parent / "sweep", uri, num_children=1)
     sweep.start()
     # Who waited for the database would wait forever.
-    sweep.report(1, 200)
+    sweep.report(1, 20)
     while not any("trying again" in line for line in caplog.messages):
         time.sleep(0.05)
     sweep.finish()
@@ -446,7 +446,7 @@ def test_a_database_on_a_read_only_disk_holds_up_nobody_and_gets_everything_late
     monkeypatch.setattr(track, "FINISH_SECONDS", 1500.0)
     monkeypatch.setattr(track, "KILLED_SECONDS", 1500.0)
     sweep.catch_up()
-    sweep.check(uri, last=200)
+    sweep.check(uri, last=20)
 
 
 def test_a_database_whose_making_was_interrupted_is_not_left_behind(

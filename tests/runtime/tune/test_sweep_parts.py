@@ -24,7 +24,7 @@ from raybio.runtime.run.options import RunOptions, base_configs
 from raybio.runtime.run.spec import Compute
 from raybio.runtime.tune.driver import SweepResult, _is_complete
 from raybio.runtime.tune.leaderboard import leaderboard, records, repetitions, write_results
-from raybio.runtime.tune.length import SweepLength, planned_steps, steps_left
+from raybio.runtime.tune.length import SweepLength, steps_left
 from raybio.runtime.tune.report import importance, ranking_remarks, write_sweep_report
 from raybio.runtime.tune.trial import FAILED, FINISHED, STOPPED, TRIALS, SweepSpec, Trial
 from raybio.store.store import Store
@@ -478,7 +478,7 @@ def test_a_recipe_gives_the_settings_that_trials_share(tiny_store: Store) -> Non
     )
     assert done.exit_code == 0, (done.output, done.exception)
     assert "12 trials of 200 steps at most" in done.output
-    assert "is similar to a trial" in done.output
+    assert "is similar to 18 of them" in done.output
     refused = CliRunner().invoke(sweep_app, [*words, "--recipe", "smal"])
     assert "--recipe smal: there is no such recipe" in str(refused.exception)
     small = base_configs(RunOptions(recipe="small"))["sppt_protein"]()
@@ -500,7 +500,7 @@ def test_a_sweep_of_more_than_a_day_on_cpus_is_stopped_unless_that_is_accepted(
     grid = {LAMBDA: {"choice": [0.0, 0.1, 0.5]}}
     spec = spec_of(tmp_path, search={"kind": "grid"}, space=grid, budget=budget)
     spec = replace(spec, run=replace(spec.run, accepts_long_run=yes))
-    assert planned_steps(spec) == (3 + 2 * 2) * [5000]
+    assert steps_left(spec) == (3 + 2 * 2) * [5000]
     begun = Trial({LAMBDA: 0.1})  # by an earlier start
     folder = leave(spec, begun, {}, status=None)
     record(spec, [begun])
@@ -545,7 +545,7 @@ def test_a_resumed_sweep_is_as_long_as_what_is_left_of_it(tmp_path: Path) -> Non
     grid = {LAMBDA: {"choice": weights}}
     budget = {"max_steps": 5000, "grace_steps": 10}
     spec = spec_of(tmp_path, search={"kind": "grid"}, space=grid, budget=budget)
-    assert steps_left(spec) == planned_steps(spec) == 12 * [5000]
+    assert steps_left(spec) == 12 * [5000]
     trials = [Trial({LAMBDA: weight}) for weight in weights]
     for trial in trials[1:]:
         leave(spec, trial, {10: 0.5}, STOPPED)
@@ -586,7 +586,7 @@ def test_a_sweep_over_the_number_of_steps_has_the_steps_of_each_trial(tmp_path: 
     budget = {"max_steps": 40, "grace_steps": 10, "num_repeated": 1, "num_seeds": 2}
     kinds = {"search": {"kind": "grid"}, "scheduler": {"kind": "none"}}
     spec = spec_of(tmp_path, space=varied, budget=budget, **kinds)
-    assert planned_steps(spec) == [20, 40, 40]
+    assert steps_left(spec) == [20, 40, 40]
 
 
 def test_the_length_of_a_sweep_holds_no_files_of_trials_that_have_ended(tmp_path: Path) -> None:
@@ -623,11 +623,12 @@ def test_a_space_cannot_vary_epochs_which_would_pass_by_the_budget(
 
 
 def test_a_dry_run_refuses_what_the_sweep_would_refuse(tmp_path: Path) -> None:
+    sweep = (tmp_path, "plan", Compute())
     with pytest.raises(StoreError, match="nowhere"):
-        _print_plan(space_of(tmp_path), RunOptions(store=tmp_path / "nowhere"))
+        _print_plan(space_of(tmp_path), RunOptions(store=tmp_path / "nowhere"), *sweep)
     rates = space_of(tmp_path, space={RATE: {"log_uniform": [1e-5, 1e-2]}})
     with pytest.raises(ConfigError, match="want equal numbers"):
-        _print_plan(rates, RunOptions(settings=("objective.loss=margin_contrastive",)))
+        _print_plan(rates, RunOptions(settings=("objective.loss=margin_contrastive",)), *sweep)
 
 
 @pytest.mark.parametrize(

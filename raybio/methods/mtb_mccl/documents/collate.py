@@ -45,8 +45,10 @@ class DocumentReader:
     max_tokens: int
 
     def lengths(self, row_R: np.ndarray) -> np.ndarray:
-        """Return the approximate number of bytes that are read of each document (R,)."""
-        return np.minimum(self.store.text_lengths(row_R), BYTES_PER_TOKEN * self.max_tokens)
+        """Return about how many bytes are read of each document, markers included (R,)."""
+        marker_bytes_R = 2 * BYTES_PER_TOKEN * self.store.num_mentions(row_R)
+        length_R = self.store.text_lengths(row_R) + marker_bytes_R
+        return np.minimum(length_R, BYTES_PER_TOKEN * self.max_tokens)
 
     def marked(self, row: int, is_blank_E: np.ndarray | None = None) -> MarkedDocument:
         """Return a document's tokens with markers; blanked entities lose all their mentions."""

@@ -117,6 +117,11 @@ class DocumentStore(RaggedStore):
         """Return the bytes of documents (R,)."""
         return byte_lengths(self.texts, row_R)
 
+    def num_mentions(self, row_R: np.ndarray) -> np.ndarray:
+        """Return the number of distinct mention spans of documents (R,)."""
+        indptr_N1 = self._arrays["mentions", ""]
+        return indptr_N1[row_R + 1] - indptr_N1[row_R]
+
     def mentions(self, row: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the distinct mention spans (start (M,), end (M,)), int64, ascending."""
         return self._of("mentions", "start", row), self._of("mentions", "end", row)

@@ -95,6 +95,12 @@ class RelationEvaluationConfig(BaseConfig):
         description="candidate factors of mccl's trained biases. The paper uses 1. Biases learn "
         "class frequencies, which the distances of neighbors already reflect",
     )
+    max_documents: int = Field(
+        0,
+        ge=0,
+        description="validation documents used during training; 0: all of them. The final table "
+        "has all",
+    )
     rivals: bool = Field(
         True,
         description="rows of the final table that need no training of an encoder: softmax on the "

@@ -2,18 +2,20 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from raybio.core.digest import weights_digest
 from raybio.core.final_report import Stage, UnitScores
 from raybio.core.interfaces import Collective, Encoder
 from raybio.core.randomness import derive_seed
 from raybio.encoders.transformer import seeded_weights
-from raybio.evaluation.evaluator import Evaluator, ModelScores, exact_scores
+from raybio.evaluation.evaluator import Evaluator, ModelScores, chosen_on, exact_scores
 from raybio.methods.mtb_mccl.documents.collate import DocumentReader
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.encoder import RelationEncoder, build_relation_encoder, read_parts
@@ -73,10 +75,12 @@ class RelationEvaluator(Evaluator):
     Attributes:
         config: settings of the run.
         reader: reads documents for the encoder.
+        knn_by_weights: kNN settings that the final evaluation chose, by the digest of the model.
     """
 
     config: Config
     reader: DocumentReader
+    knn_by_weights: dict[str, KnnSettings] = field(default_factory=dict)
 
     def labeled(self, split: str) -> LabeledPairs:
         """Return the labeled pairs of a split; all pairs of the test split."""
@@ -84,12 +88,17 @@ class RelationEvaluator(Evaluator):
             self.reader.store, split, self.config.data.label_fraction, self.config.seed
         )
 
+    @cached_property
+    def sampled_dev(self) -> LabeledPairs:
+        """The labeled validation pairs of evaluations during training."""
+        return self.labeled("dev").sampled(self.config.evaluation.max_documents)
+
     def evaluate_during_training(
         self, model: Encoder, collective: Collective
     ) -> Mapping[str, float]:
-        """Return ``val/*`` on the validation pairs, with the best kNN settings."""
+        """Return ``val/*`` on sampled validation documents, with the best kNN settings."""
         classifier = self._classifier(model, collective, is_trained=True)
-        dev = self._embed_gold(model, "dev", collective)
+        dev = self._embed_gold(model, self.sampled_dev, collective)
         knn, scores = self._choose(classifier, dev)
         metrics = {f"val/{name}": value for name, value in scores.values.items()}
         if knn != LINEAR:
@@ -122,7 +131,7 @@ class RelationEvaluator(Evaluator):
             labeled = self.labeled(split)
             part = drawn_documents(labeled) if split == "train" else np.arange(len(labeled.rows))
             _log.info("rivals: embedding %s %s documents", f"{len(part):,}", split)
-            gold[split] = self._embed_gold(encoder, split, collective, part)
+            gold[split] = self._embed_gold(encoder, labeled, collective, part)
             words[split] = read_words(self.reader, labeled, part)
         del encoder  # free its memory before the classifiers are fitted
         for rival in relation_rivals(gold, words, self.reader.store.is_multi_label):
@@ -137,27 +146,35 @@ class RelationEvaluator(Evaluator):
             )
 
     def remarks(self) -> Sequence[str]:
-        """Return the number of documents from which rivals learn, if these are not all."""
+        """Return the numbers of documents that chose a step or that rivals learn from."""
+        remarks = []
+        num_dev = len(self.labeled("dev").evaluated_rows)
+        num_sampled = len(self.sampled_dev.evaluated_rows)
+        if self.config.schedule.best_metric and num_sampled < num_dev:
+            setting = "evaluation.max_documents"
+            remarks.append(chosen_on(num_sampled, num_dev, "validation documents", setting))
         train = self.labeled("train")
         num_fitted = len(drawn_documents(train))
-        if not self.config.evaluation.rivals or num_fitted == len(train.rows):
-            return []
-        return [
-            f"rivals without training of an encoder learn from {num_fitted:,} of "
-            f"{len(train.rows):,} training documents, which have at most {MAX_PAIRS:,} pairs"
-        ]
+        if self.config.evaluation.rivals and num_fitted < len(train.rows):
+            remarks.append(
+                f"rivals without training of an encoder learn from {num_fitted:,} of "
+                f"{len(train.rows):,} training documents, which have at most {MAX_PAIRS:,} pairs"
+            )
+        return remarks
 
     def score(self, model: Encoder, collective: Collective, stage: Stage) -> ModelScores:
         """Score the pairs of dev and test, with the kNN settings that are best on dev."""
         classifier = self._classifier(model, collective, is_trained=stage == "trained")
         _log.info("%s: embedding dev documents", stage)
-        dev = self._embed_gold(model, "dev", collective)
+        dev = self._embed_gold(model, self.labeled("dev"), collective)
         knn, dev_scores = self._choose(classifier, dev)
+        if stage == "trained" and collective.rank == 0:
+            self.knn_by_weights[weights_digest(model.state_dict().items())] = knn
         results = {"dev": dev_scores}
         chance = {"dev": self._chance(dev)}
         if len(self.reader.store.split_rows("test")):
             _log.info("%s: embedding test documents", stage)
-            test = self._embed_gold(model, "test", collective)
+            test = self._embed_gold(model, self.labeled("test"), collective)
             predicted_PC = predict_classes(classifier, knn, test.pairs.embedding_PD)
             results["test"] = score_predictions(test, predicted_PC)
             chance["test"] = self._chance(test)
@@ -181,10 +198,7 @@ class RelationEvaluator(Evaluator):
         """Export the encoder with everything that is needed to classify pairs."""
         store = self.reader.store
         classifier = self._classifier(encoder, SingleProcess(), is_trained=True)
-        settings_left = classifier.distinct_settings(self.config.evaluation.knn_candidates)
-        knn = settings_left[0] if len(settings_left) == 1 else None
-        if len(store.split_rows("dev")):
-            knn, _ = self._choose(classifier, self._embed_gold(encoder, "dev", SingleProcess()))
+        knn = self._exported_knn(encoder, classifier)
         names = store.entity_types
         candidate_types = [[names[head], names[tail]] for head, tail in sorted(store.type_pairs)]
         settings = {
@@ -211,6 +225,22 @@ class RelationEvaluator(Evaluator):
             encoder, folder, card=card, settings=settings, reference=reference
         )
 
+    def _exported_knn(self, encoder: RelationEncoder, classifier: Classifier) -> KnnSettings | None:
+        """Return the settings by which an export classifies pairs; None: nothing chooses them.
+
+        They are those of the run's table, if its final evaluation was of the same weights.
+        """
+        distinct = classifier.distinct_settings(self.config.evaluation.knn_candidates)
+        if len(distinct) == 1:
+            return distinct[0]
+        if not len(self.reader.store.split_rows("dev")):
+            return None
+        knn = self.knn_by_weights.get(weights_digest(encoder.state_dict().items()))
+        if knn is None:
+            dev = self._embed_gold(encoder, self.labeled("dev"), SingleProcess())
+            knn, _ = self._choose(classifier, dev)
+        return knn
+
     def _classifier(
         self, model: Encoder, collective: Collective, *, is_trained: bool
     ) -> Classifier:
@@ -233,23 +263,20 @@ class RelationEvaluator(Evaluator):
     def _embed_gold(
         self,
         model: Encoder,
-        split: str,
+        labeled: LabeledPairs,
         collective: Collective,
         part: slice | np.ndarray = slice(None),
     ) -> GoldPairs:
         assert isinstance(model, RelationEncoder)
         max_tokens = self.config.memory.max_tokens_per_micro_batch
-        return embed_gold_pairs(
-            model, self.reader, self.labeled(split), collective, max_tokens, part=part
-        )
+        return embed_gold_pairs(model, self.reader, labeled, collective, max_tokens, part=part)
 
     def _choose(self, classifier: Classifier, dev: GoldPairs) -> tuple[KnnSettings, RelationScores]:
         return choose_knn_settings(classifier, dev, self.config.evaluation.knn_candidates)
 
     def _chance(self, gold: GoldPairs) -> dict[str, dict[str, float]]:
         """Return the scores of predicting the most frequent relation of the training pairs."""
-        labeled = self.labeled("train")
-        num_C = np.sum([labeled.labels(row).sum(axis=0) for row in labeled.rows.tolist()], axis=0)
+        num_C = self.labeled("train").class_counts()
         return exact_scores(score_most_frequent(gold, num_C).values)
 
     def _by_relation(self, scores: RelationScores) -> dict[str, dict[str, float]]:

@@ -3,7 +3,7 @@
 Shape letters: N documents, K candidate pairs of a document, F facts, C classes, NA first.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -27,12 +27,26 @@ class LabeledPairs:
         split: "train", "dev" or "test".
         fraction: fraction of the pairs.
         seed: of the draw.
+        sample: documents whose pairs are left; None: those of the whole split.
     """
 
     store: DocumentStore
     split: str
     fraction: float
     seed: int
+    sample: frozenset[int] | None = None
+
+    def sampled(self, max_documents: int) -> "LabeledPairs":
+        """Return the pairs of some of ``evaluated_rows``, the same in all runs over the store.
+
+        Args:
+            max_documents: number of documents that are drawn, if there are more; 0: all are left.
+        """
+        rows = self.evaluated_rows
+        if max_documents == 0 or len(rows) <= max_documents:
+            return self
+        drawn = np.random.default_rng(0).choice(rows, max_documents, replace=False)
+        return replace(self, sample=frozenset(drawn.tolist()))
 
     @cached_property
     def rows(self) -> np.ndarray:
@@ -55,12 +69,11 @@ class LabeledPairs:
         """
         if any(self.labels(row)[:, 1:].any() for row in self.rows.tolist()):
             return
-        fault = (
-            f"no {self.split} pair has a relation"
-            if len(self.rows)
-            else f"has no {self.split} pair"
-        )
+        noun = f"{self.split} pair" if self.sample is None else f"drawn {self.split} pair"
+        fault = f"no {noun} has a relation" if len(self.rows) else f"has no {noun}"
         larger = f", or a larger label fraction than {self.fraction:g}" if self.fraction < 1 else ""
+        if self.sample is not None:
+            larger += f", or a larger evaluation.max_documents than {len(self.sample)}"
         raise ConfigError(
             f"{self.store.location}: {fault}; want {self.split} documents with entities and "
             f"relations{larger}"
@@ -76,7 +89,7 @@ class LabeledPairs:
         parts = [np.zeros((0, 4), dtype=np.int64)]
         if self.fraction < 1:
             return parts[0]
-        for row in self.store.split_rows(self.split).tolist():
+        for row in self._chosen_by_row:
             head_F, tail_F, label_F = (part.astype(np.int64) for part in self.store.relations(row))
             num_entities = len(self.store.types(row))
             candidate_ids = [
@@ -96,6 +109,13 @@ class LabeledPairs:
     def num_pairs(self) -> int:
         """Number of labeled pairs of all documents."""
         return sum(len(chosen) for chosen in self._chosen_by_row.values())
+
+    def class_counts(self) -> np.ndarray:
+        """Return the number of labeled pairs of each class (C,), int64."""
+        num_C = np.zeros(len(self.store.relation_names), dtype=np.int64)
+        for row in self.rows.tolist():
+            num_C += self.labels(row).sum(axis=0)
+        return num_C
 
     def pairs(self, row: int) -> Pairs:
         """Return (head, tail) of a document's labeled pairs."""
@@ -123,6 +143,7 @@ class LabeledPairs:
         return {
             row: number[place_N1[index] : place_N1[index + 1]] - bound_N1[index]
             for index, row in enumerate(rows)
+            if self.sample is None or row in self.sample
         }
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from raybio.core.batch import to_device
 from raybio.core.interfaces import Collective, LossReport
 from raybio.methods.mtb_mccl.batches import LabeledDocumentBatch
 from raybio.methods.mtb_mccl.mccl.adaptive_threshold import adaptive_threshold
@@ -78,11 +79,14 @@ class RelationObjective(CouplingObjective):
         head: parameters trained next to the encoder.
         is_multi_label: whether a pair may have several relations. If so, adaptive thresholding
             replaces cross entropy.
+        constant_logits_C: the constant prediction with the least loss for the training labels,
+            whose loss is the classifier's chance level; None: it is not logged.
     """
 
     config: RelationObjectiveConfig
     head: RelationHead
     is_multi_label: bool
+    constant_logits_C: Tensor | None = None
 
     def embedding_loss(
         self, embedding_PD: Tensor, batch: LabeledDocumentBatch, collective: Collective
@@ -106,19 +110,32 @@ class RelationObjective(CouplingObjective):
             share = self._classification_loss(logits_PC, label_PC).sum() / num_pairs
             loss = loss + ce_weight * share
             terms["ce_loss"] = share.detach()
+            if self.constant_logits_C is not None:
+                constant_C = to_device(self.constant_logits_C, logits_PC.device)
+                chance_P = self._classification_loss(constant_C.expand_as(logits_PC), label_PC)
+                terms["ce_chance"] = chance_P.sum() / num_pairs
         if self.config.kind == "mccl":
-            logits_PC = self._mccl_logits(embedding_PD, batch, collective)
+            bias_C: Tensor | None = self.head.bias_C
+            if bias_C is None:
+                bias_C = embedding_PD.new_zeros(label_PC.shape[1])
+            logits_PC = self._mccl_logits(embedding_PD, bias_C, batch, collective)
             share = self._classification_loss(logits_PC, label_PC).sum() / num_pairs
             loss = loss + (1 - ce_weight) * share
             terms["mccl_loss"] = share.detach()
+            # With equal cosines, the biases alone decide among the classes that have members.
+            equal_PC = (bias_C.detach() / self.config.logit_temperature).expand_as(logits_PC)
+            equal_PC = equal_PC.masked_fill(logits_PC.detach() == -torch.inf, -torch.inf)
+            chance_P = self._classification_loss(equal_PC, label_PC)
+            terms["mccl_chance"] = chance_P.sum() / num_pairs
         return LossReport(loss, terms)
 
     def _mccl_logits(
-        self, embedding_PD: Tensor, batch: LabeledDocumentBatch, collective: Collective
+        self,
+        embedding_PD: Tensor,
+        bias_C: Tensor,
+        batch: LabeledDocumentBatch,
+        collective: Collective,
     ) -> Tensor:
-        bias_C: Tensor | None = self.head.bias_C
-        if bias_C is None:
-            bias_C = embedding_PD.new_zeros(batch.label_PC.shape[1])
         gathered = collective.all_gather(embedding_PD)
         label_G2 = torch.stack([batch.pair_G + gathered.offset, batch.class_G], 1)
         # Copy the columns: columns of the gathered matrix would be read with a stride.

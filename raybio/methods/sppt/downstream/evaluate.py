@@ -253,8 +253,7 @@ class TaskEvaluator(Evaluator):
 
     def _token_chance(self, row_N: np.ndarray, train_N: np.ndarray) -> dict[str, Floats]:
         """Return the scores of predicting training's most frequent class for all residues."""
-        class_T = self.store.class_T[np.isin(self._row_of_residue_T, train_N)].astype(np.int64)
-        most_frequent = np.bincount(class_T[class_T >= 0]).argmax()
+        most_frequent = np.bincount(self.store.residue_classes(train_N)).argmax()
         batch = read_labeled(self.store, self.read, row_N)
         label_T = batch.label_T.numpy()
         number_T = np.repeat(np.arange(len(row_N)), np.diff(batch.indptr_R1.numpy()))

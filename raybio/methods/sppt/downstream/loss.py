@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raybio.core.batch import Tokens
+from raybio.core.batch import Tokens, to_device
 from raybio.core.interfaces import Collective, Encoded, Encoder, LossReport
 from raybio.methods.sppt.batches import TaskBatch
 from raybio.methods.sppt.downstream.config import Labels
@@ -26,12 +26,15 @@ class TaskLoss:
             token.
         center: the head predicts (number - center) / scale, so that a fresh head starts near it.
         scale: see ``center``.
+        constant_scores_C: the constant prediction with the least loss for the training labels,
+            whose loss is logged as chance; None: it is not logged.
     """
 
     head: nn.Module
     labels: Labels
     center: float = 0.0
     scale: float = 1.0
+    constant_scores_C: Tensor | None = None
 
     @property
     def uses_rows(self) -> bool:
@@ -41,7 +44,7 @@ class TaskLoss:
     @property
     def row_terms(self) -> tuple[str, ...]:
         """Return the names of the terms of ``row_loss``."""
-        return ("task_loss",)
+        return ("task_loss",) if self.constant_scores_C is None else ("task_loss", "task_chance")
 
     @property
     def uses_embeddings(self) -> bool:
@@ -53,9 +56,14 @@ class TaskLoss:
     ) -> LossReport:
         """Return this micro-batch's share of the mean cross entropy over tokens."""
         scores_KC = encoder.token_logits(tokens.states_of_labels(encoded.hidden_RLD))
-        total = F.cross_entropy(scores_KC, tokens.label_K, reduction="sum")
-        loss = total / num_labels
-        return LossReport(loss, {"task_loss": loss.detach()})
+        label_K = tokens.label_K
+        loss = F.cross_entropy(scores_KC, label_K, reduction="sum") / num_labels
+        terms = {"task_loss": loss.detach()}
+        if self.constant_scores_C is not None:
+            constant_C = to_device(self.constant_scores_C, scores_KC.device)
+            chance = F.cross_entropy(constant_C.expand_as(scores_KC), label_K, reduction="sum")
+            terms["task_chance"] = chance / num_labels
+        return LossReport(loss, terms)
 
     def embedding_loss(
         self, embedding_RD: Tensor, batch: TaskBatch, collective: Collective
@@ -63,8 +71,14 @@ class TaskLoss:
         """Return this worker's share of the mean loss over sequences."""
         num_local = torch.full((), len(embedding_RD), device=embedding_RD.device)
         num_rows = collective.all_sum(num_local).clamp(min=1)
-        loss = self.losses(self.head(embedding_RD), batch.target_X).sum() / num_rows
-        return LossReport(loss, {"task_loss": loss.detach()})
+        scores_RC = self.head(embedding_RD)
+        loss = self.losses(scores_RC, batch.target_X).sum() / num_rows
+        terms = {"task_loss": loss.detach()}
+        if self.constant_scores_C is not None:
+            constant_C = to_device(self.constant_scores_C, scores_RC.device)
+            chance_R = self.losses(constant_C.expand_as(scores_RC), batch.target_X)
+            terms["task_chance"] = chance_R.sum() / num_rows
+        return LossReport(loss, terms)
 
     def losses(self, scores_RC: Tensor, target_X: Tensor) -> Tensor:
         """Return the loss of each sequence (R,): a negative log-likelihood.

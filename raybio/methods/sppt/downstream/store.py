@@ -91,6 +91,12 @@ class TaskStore(Store):
         target_R = self.target_N[row_R]
         return target_R.astype(np.int64) if labels == "class" else target_R
 
+    def residue_classes(self, row_R: np.ndarray) -> np.ndarray:
+        """Return the classes of all labeled residues of these rows, int64, concatenated."""
+        entry_K, _ = entries_of_rows(self.indptr_N1, row_R)
+        class_K = self.class_T[entry_K].astype(np.int64)
+        return class_K[class_K != IGNORED]
+
     def split_rows(self, split: str) -> np.ndarray:
         """Return the rows of one of ``SPLITS``, ascending."""
         return np.flatnonzero(self.split_number_N == SPLITS.index(split))

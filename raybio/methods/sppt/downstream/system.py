@@ -9,6 +9,8 @@ and deviation.
 """
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from raybio.core.interfaces import System
 from raybio.core.location import Location
@@ -127,7 +129,26 @@ def build(config: Config, store_path: str | Location) -> System:
 
 def _loss(model: TaskModel, store: TaskStore) -> TaskLoss:
     labels = TASKS[store.task].labels
+    constant_scores_C = _constant_scores(store)
     if labels != "number":
-        return TaskLoss(model.head, labels)
+        return TaskLoss(model.head, labels, constant_scores_C=constant_scores_C)
     train_N = store.targets(store.split_rows("train"))
-    return TaskLoss(model.head, labels, float(train_N.mean()), float(train_N.std()) or 1.0)
+    center = float(train_N.mean())
+    scale = float(train_N.std()) or 1.0
+    return TaskLoss(model.head, labels, center, scale, constant_scores_C)
+
+
+def _constant_scores(store: TaskStore) -> Tensor:
+    """Return the constant scores (C,) with the least loss for the training labels, on the CPU."""
+    labels = TASKS[store.task].labels
+    train_N = store.split_rows("train")
+    if labels == "number":
+        return torch.zeros(1)  # the center
+    if labels == "class_set":
+        share_C = torch.from_numpy(store.targets(train_N).mean(axis=0))
+        # A class of no row, or of all rows, would have infinite scores.
+        return share_C.logit(eps=1e-9).float()
+    class_N = store.residue_classes(train_N) if labels == "residues" else store.targets(train_N)
+    num_C = np.bincount(class_N, minlength=len(store.class_names))
+    # The logarithms of the shares, up to a constant.
+    return torch.from_numpy(num_C).log()

@@ -17,8 +17,13 @@ from raybio.methods.mtb_mccl.documents.demo import DocumentsConfig, write_docume
 from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.frozen_encoder import load_frozen, truncation_remarks
+from raybio.methods.mtb_mccl.mccl import evaluate
 from raybio.methods.mtb_mccl.mccl import system as relation_extraction
+from raybio.methods.mtb_mccl.mccl.classifier import choose_knn_settings
+from raybio.methods.mtb_mccl.mccl.config import KnnSettings
 from raybio.methods.mtb_mccl.mccl.evaluate_export import evaluate_relations
+from raybio.methods.mtb_mccl.mccl.scores import RelationScores
+from raybio.methods.mtb_mccl.mccl.trained_model import load_relation_model
 from raybio.methods.mtb_mccl.mtb import system as mtb_system
 from raybio.training.collective import SingleProcess
 from raybio.training.loop import fit
@@ -78,6 +83,31 @@ def test_an_exported_model_finds_what_the_run_found(trained, tiny_documents: Doc
         == has_reference
     )
     assert found.confusion_CC[1:].sum() == gold
+
+
+def test_an_export_of_evaluated_weights_has_the_knn_settings_of_the_table(
+    tiny_documents: DocumentStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny_config("relation_finetune", **{"evaluation.num_neighbors": [1, 5]})
+    system = relation_extraction.build(config, tiny_documents.path)
+    choices = []
+
+    def noted(*arguments) -> tuple[KnnSettings, RelationScores]:
+        choices.append(choose_knn_settings(*arguments))
+        return choices[-1]
+
+    def exported(name: str) -> KnnSettings | None:
+        return load_relation_model(system.export(tmp_path / name, {})).knn_settings
+
+    monkeypatch.setattr(evaluate, "choose_knn_settings", noted)
+    assert exported("unevaluated") == choices.pop()[0]
+    report = system.final_evaluate(system.model, SingleProcess())
+    choices.clear()
+    assert exported("evaluated")._asdict() == report.details["knn_settings"]["trained"]
+    assert not choices
+    with torch.no_grad():
+        next(system.model.parameters()).mul_(2)
+    assert exported("of_other_weights") == choices.pop()[0]
 
 
 @pytest.mark.first_tier("mccl")

@@ -5,6 +5,7 @@ import pytest
 
 from raybio.benchmark.tasks.relation_probe import RelationProbeTask
 from raybio.core.errors import ConfigError
+from raybio.encoders.tokenization import BYTES_PER_TOKEN
 from raybio.methods.mtb_mccl.documents.collate import DocumentReader
 from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
 from raybio.methods.mtb_mccl.mccl.collate import RelationCollate
@@ -118,3 +119,17 @@ def test_a_split_without_documents_has_no_pairs_and_is_refused_by_name(tmp_path)
     with pytest.raises(ConfigError, match="has no test pair; want test documents"):
         empty.check()
     assert "has no dev documents" in RelationProbeTask(name="own", store=store.path).check()
+
+
+def test_documents_are_dealt_by_their_text_and_markers_as_far_as_they_are_read(
+    tiny_documents,
+) -> None:
+    row_R = np.array([3, 0, 3])
+    num_mentions_R = np.array([len(tiny_documents.mentions(row)[0]) for row in row_R])
+    bytes_R = np.array([len(tiny_documents.text(row).encode()) for row in row_R])
+    whole = DocumentReader(tiny_documents, read, MARKERS, max_tokens=500)
+    markers = 2 * num_mentions_R * BYTES_PER_TOKEN
+    np.testing.assert_array_equal(whole.lengths(row_R), bytes_R + markers)
+    assert markers.min() > 0
+    short = DocumentReader(tiny_documents, read, MARKERS, max_tokens=10)
+    np.testing.assert_array_equal(short.lengths(row_R), [10 * BYTES_PER_TOKEN] * 3)

@@ -1,5 +1,6 @@
 """Exported models of words, scored together."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -219,6 +220,28 @@ def test_neighbors_are_chosen_by_validation_sentences_and_no_sentence_finds_itse
     in_run.clear()
     evaluate_exports(folder, folder, store.path)
     assert in_run == [chosen, on_test]
+
+
+def test_an_export_of_evaluated_weights_has_the_numbers_of_neighbors_of_the_table(
+    store, tmp_path, monkeypatch
+):
+    several = {"evaluation.num_pair_neighbors": [1, 3], "evaluation.num_tag_neighbors": [1, 5]}
+    system = trained(store, **several, **{"schedule.max_steps": 2})
+    calls = rows_that_are_looked_at(monkeypatch)
+
+    def exported_numbers(name):
+        content = (system.export(tmp_path / name, {}) / "word_predictor.json").read_text()
+        return {key: value for key, value in json.loads(content).items() if key in table}
+
+    table = system.final_evaluate(system.model, SingleProcess()).details["knn_settings"]["trained"]
+    table = {key: value for key, value in table.items() if key.startswith("num_")}
+    calls.clear()
+    assert exported_numbers("evaluated") == table
+    assert not calls
+    with torch.no_grad():
+        next(system.model.parameters()).mul_(2)
+    assert exported_numbers("of_other_weights").keys() == table.keys()
+    assert len(calls) == 1
 
 
 @pytest.mark.nightly

@@ -139,6 +139,11 @@ def test_the_nodes_that_chose_the_step_of_the_weights_are_counted(
         f"nodes, with {sampled.training.num_edges} train links and {sampled.heldout.num_edges} val "
         "links (evaluation.num_nodes_per_group)"
     ]
+    cut = settings | {"evaluation.max_neighbors": 1}
+    (remark,) = build(
+        tiny_config("sppt_mag", **cut), tiny_citations.path
+    ).final_evaluate.__self__.remarks()
+    assert remark.endswith("(evaluation.num_nodes_per_group, evaluation.max_neighbors)")
     for more in ({"schedule.keep_best": None}, {"evaluation.num_nodes_per_group": 0}):
         other = build(tiny_config("sppt_mag", **settings | more), tiny_citations.path)
         assert other.final_evaluate.__self__.remarks() == []

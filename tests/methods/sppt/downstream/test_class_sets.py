@@ -59,7 +59,7 @@ def test_shares_of_two_workers_add_up_to_the_mean_over_all_rows(store: TaskStore
     loss = system.objective
     width = system.model.width
 
-    def share(collective) -> tuple[float, int]:
+    def share(collective) -> tuple[float, float, int]:
         arrays = system.collate(0, collective.rank, collective.world)
         batch = TaskBatch.from_arrays(arrays)
         num_rows = len(arrays["indptr_R1"]) - 1
@@ -68,12 +68,19 @@ def test_shares_of_two_workers_add_up_to_the_mean_over_all_rows(store: TaskStore
         first_R = batch.token_T[batch.indptr_R1[:-1] + 1]
         embedding_RD = torch.outer(first_R, torch.linspace(-1, 1, width)).float()
         report = loss.embedding_loss(embedding_RD, batch, collective)
-        return float(report.loss.detach()), num_rows
+        return float(report.loss.detach()), float(report.terms["task_chance"]), num_rows
 
-    (whole, num_rows), shares = share(SingleProcess()), in_threads(2, share)
-    assert num_rows == 11 == sum(rows for _, rows in shares)
-    assert all(0 < rows < 11 for _, rows in shares)
-    assert sum(part for part, _ in shares) == pytest.approx(whole, rel=1e-5)
+    whole, chance, num_rows = share(SingleProcess())
+    shares = in_threads(2, share)
+    assert num_rows == 11 == sum(rows for _, _, rows in shares)
+    assert all(0 < rows < 11 for _, _, rows in shares)
+    assert sum(part for part, _, _ in shares) == pytest.approx(whole, rel=1e-5)
+    assert sum(part for _, part, _ in shares) == pytest.approx(chance, rel=1e-5)
+    # The classes are independent, so the chance level is that of each one's share.
+    share_C = store.targets(store.split_rows("train")).mean(axis=0)
+    has_class_RC = system.collate(0, 0, 1)["target_X"].reshape(11, -1)
+    likelihood_RC = np.where(has_class_RC == 1, share_C, 1 - share_C)
+    assert chance == pytest.approx(-np.log(likelihood_RC).sum() / 11, rel=1e-5)
 
 
 def test_gradients_of_sets_do_not_depend_on_micro_batches(store: TaskStore) -> None:

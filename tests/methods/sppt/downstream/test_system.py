@@ -1,6 +1,7 @@
 """Fine-tuning on downstream tasks, beyond the conformance tests: residues, numbers and texts."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,9 @@ from raybio.methods.sppt.scores import with_intervals
 from raybio.store.store import Store
 from raybio.training.checkpoint import CheckpointStore
 from raybio.training.collective import SingleProcess
+from raybio.training.grad_cache import compute_gradients
 from raybio.training.loop import fit
+from raybio.training.precision import Precision
 from tests.methods.conformance_cases import tiny_config
 from tests.methods.test_conformance import assert_equal_gradients, gradients
 
@@ -91,6 +94,43 @@ def test_gradients_do_not_depend_on_micro_batches(store: Store) -> None:
     small = gradients(system, SingleProcess(), 2, max_tokens=80)
     system.model.zero_grad(set_to_none=True)
     assert_equal_gradients(small, gradients(system, SingleProcess(), 2, max_tokens=100_000))
+
+
+def test_chance_is_the_loss_of_the_best_constant_prediction_for_the_training_labels(
+    store: Store,
+) -> None:
+    num_rows = len(store.split_rows("train"))
+    config = tiny_config(NAME, **{"plan.global_batch_rows": num_rows})
+    system = METHODS[NAME].build(config, store.path)
+
+    def chance(constant_C: torch.Tensor) -> float:
+        """Return the chance level of a step with all training rows."""
+        objective = replace(system.objective, constant_scores_C=constant_C)
+        _, terms = compute_gradients(
+            replace(system, objective=objective),
+            system.batch_type.from_arrays(system.collate(0, 0, 1)),
+            SingleProcess(),
+            max_tokens=10_000,
+            gradient_caching=False,
+            precision=Precision("fp32", "cpu"),
+            seed_of=lambda number: number,
+        )
+        return float(terms["task_chance"])
+
+    constant_C = system.objective.constant_scores_C
+    least = chance(constant_C)
+    if store.task == "stability":
+        assert least == pytest.approx(0.5, rel=1e-5)  # half the variance of standardized numbers
+    else:
+        row_T = np.repeat(np.arange(store.num_rows), np.diff(store.indptr_N1))
+        class_K = store.class_T[np.isin(row_T, store.split_rows("train"))]
+        share_C = np.bincount(class_K) / len(class_K)
+        assert least == pytest.approx(-(share_C * np.log(share_C)).sum(), rel=1e-5)
+    for number in range(len(constant_C)):
+        for change in (-0.1, 0.1):
+            other_C = constant_C.clone()
+            other_C[number] += change
+            assert chance(other_C) > least
 
 
 def test_scores_of_a_token_do_not_depend_on_padding() -> None:

@@ -120,6 +120,28 @@ def test_skipped_steps_are_counted(tiny_store: Store) -> None:
     assert list(fit(system, config))[-1].metrics["skipped_steps"] == 6
 
 
+@pytest.mark.parametrize(("num_nodes", "num_groups"), [(50, 1), (3, 1), (3, 9), (0, 0)])
+def test_the_table_names_the_settings_that_kept_proteins_from_choosing_the_step(
+    tiny_store: Store, num_nodes: int, num_groups: int
+) -> None:
+    """Each of the two groups has 32 proteins."""
+    settings = {
+        "schedule.evaluate_every_steps": 2,
+        "schedule.keep_best": "val/link_mrr",
+        "evaluation.num_nodes_per_group": num_nodes,
+        "evaluation.num_groups": num_groups,
+    }
+    system = build(tiny_config("sppt_protein", **settings), tiny_store.path)
+    remarks = [
+        remark for remark in system.final_evaluate.__self__.remarks() if "was chosen on" in remark
+    ]
+    names = ["evaluation.num_nodes_per_group"] * (num_nodes == 3)
+    names += ["evaluation.num_groups"] * (num_groups == 1)
+    assert len(remarks) == bool(names)
+    for remark in remarks:
+        assert remark.endswith(f" links ({', '.join(names)})")
+
+
 def test_early_stopping_ends_a_run_whose_metric_no_longer_rises(tiny_store: Store) -> None:
     config = tiny_config(
         NAME,
