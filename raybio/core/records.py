@@ -80,7 +80,6 @@ FORMATS = {
     "synthetic graphs": Format(1, _ANY),
     "embedding manifest": Format(1, _ANY),
     "embedding part": Format(1, _ANY),
-    "vector index": Format(1, _ANY),
     "export settings": Format(1, "Export the run again: give its own command."),
     "task head": Format(1, "Export the run again: give its own command."),
     "word predictor": Format(1, "Export the run again: give its own command."),
@@ -245,7 +244,11 @@ def from_record(record: Any, kind: str, source: Location) -> dict[str, Any]:
 def _steps_from(record: Any, kind: str, source: Location) -> list[Step]:
     """Return the steps from the version of a record to the present one; none of it is verified."""
     wanted = FORMATS[kind].version
-    if not isinstance(record, dict) or "version" not in record or "format" not in record:
+    if (
+        not isinstance(record, dict)
+        or type(record.get("version")) is not int
+        or "format" not in record
+    ):
         raise RecordFormatError(
             f"{source}: got no format version, want version {wanted} of {kind!r}: it was "
             "written by an earlier version of raybio; make it again, or use the raybio of that time"
@@ -257,13 +260,12 @@ def _steps_from(record: Any, kind: str, source: Location) -> list[Step]:
         )
     version = record["version"]
     refusal = f"{source}: got version {str(version)[:40]} of {kind!r}, want version {wanted}: "
-    is_number = type(version) is int
-    if is_number and version > wanted:
+    if version > wanted:
         raise RecordFormatError(
             f"{refusal}it was written by a newer version of raybio; update it to that"
         )
     steps = FORMATS[kind].steps
-    if not is_number or any(number not in steps for number in range(version, wanted)):
+    if any(number not in steps for number in range(version, wanted)):
         raise RecordFormatError(
             f"{refusal}it was written by another version of raybio; make it again, or use the "
             "raybio of that time"
