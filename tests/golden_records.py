@@ -26,10 +26,10 @@ import pyarrow.parquet as pq
 import torch
 
 import raybio
-from raybio.core.config import override_all
+from raybio.core.config import override_all, present_path
 from raybio.core.records import FORMATS, read_record, write_record
 from raybio.core.version import VERSION, arithmetic_versions
-from raybio.methods import METHODS
+from raybio.methods import METHODS, method_named, present_name
 from raybio.methods.biostransformers.collector import ArticleCollector
 from raybio.methods.biostransformers.config import ArticleConfig
 from raybio.methods.biostransformers.formats.tables import Article, to_batch
@@ -236,13 +236,13 @@ def store_of(method: str, golden: Path = PRESENT) -> Path:
 
 def config_of(method: str) -> TrainingConfig:
     """Return the configuration of the runs of a method that are recorded."""
-    return override_all(METHODS[method].config(), CASES[method].settings | SMALLER)
+    return override_all(method_named(method).config(), CASES[method].settings | SMALLER)
 
 
 def recorded_config(folder: RunFolder) -> TrainingConfig:
     """Return the configuration of a recorded run; defaults may have changed since."""
     identity = folder.read_identity() or {}
-    return METHODS[folder.name].config.from_mapping(identity["config"])
+    return method_named(folder.name).config.from_mapping(identity["config"])
 
 
 def train_method(
@@ -265,9 +265,9 @@ def train_method(
     shutil.copytree(recorded, store, dirs_exist_ok=True)
     folder = RunFolder(runs, name)
     digest = open_store(store).digest
-    folder.open(method, config, recorded.relative_to(ROOT), digest, ())
+    folder.open(present_name(method), config, recorded.relative_to(ROOT), digest, ())
     request = RunSpec(
-        method=method,
+        method=present_name(method),
         config=config,
         store=store,
         name=name,
@@ -352,7 +352,7 @@ def sweep_spec(folder: Path, golden: Path = PRESENT) -> SweepSpec:
         space={LAMBDA: {"choice": [0.0, 0.5]}},
     )
     run = RunSpec(
-        method=PROTEIN_METHOD,
+        method=present_name(PROTEIN_METHOD),
         config=config_of(PROTEIN_METHOD),
         store=store_of(PROTEIN_METHOD, golden),
         name="sweep",
@@ -393,7 +393,9 @@ def check_sweep(folder: Path, golden: Path) -> None:
     swept = sweep(spec)
     assert len(swept.trials) == 2
     recorded = RunFolder(golden, "sweep")
-    assert read_record(swept.folder.result, "result") == read_record(recorded.result, "result")
+    result = json.dumps(read_record(recorded.result, "result"))
+    result = result.replace(LAMBDA, present_path(type(spec.run.config), LAMBDA))
+    assert read_record(swept.folder.result, "result") == json.loads(result)
     for trial in swept.trials:
         metrics = f"trials/{trial.name}/{recorded.metrics.name}"
         assert (spec.path / metrics).read_bytes() == (recorded.path / metrics).read_bytes()
@@ -423,7 +425,7 @@ def check_embedding(folder: Path, golden: Path) -> None:
     shutil.copytree(golden / "embedding", f"{out}.parts")
     summary = embed_proteins(out, golden)
     assert summary.num_parts == summary.num_parts_found == 2
-    store = open_store(store_of(PROTEIN_METHOD, golden), METHODS[PROTEIN_METHOD].store)
+    store = open_store(store_of(PROTEIN_METHOD, golden), method_named(PROTEIN_METHOD).store)
     keys, contents = store.inputs("sequence", 0, store.num_rows)
     table = pq.read_table(out)
     assert table.column("key").to_pylist() == keys.to_pylist()
@@ -462,7 +464,7 @@ def check_export(method: str, golden: Path) -> None:
 
 def check_store(method: str, golden: Path) -> None:
     """Open and verify the recorded store of a method."""
-    open_store(store_of(method, golden), METHODS[method].store, verify=True)
+    open_store(store_of(method, golden), method_named(method).store, verify=True)
 
 
 def check_finished(method: str, golden: Path) -> None:

@@ -38,6 +38,7 @@ from raybio.runtime.tune.trial import (
     earlier_trials,
     has_ended,
     new_trial_record,
+    recorded_trial,
     settings_text,
     status_of,
 )
@@ -85,7 +86,7 @@ class TrialCallback(Callback):
         self.parent = parent
         self.trials: list[Trial] = []
         self._trial_by_id: dict[str, Trial] = {}
-        self._recorded = earlier_trials(folder.path)
+        self._recorded = earlier_trials(spec)
         self._trackers: dict[str, Tracker] = {}
         self._ended: list[Tracker] = []
         self._warnings = WarningPrinter()
@@ -104,7 +105,7 @@ class TrialCallback(Callback):
             content = read_record(path.with_name(TRIAL_RECORD), "trial")
             if content is None:
                 continue  # the trial has neither a record nor a log to send
-            tracker = self._tracker(Trial(**content["trial"]))
+            tracker = self._tracker(recorded_trial(self.spec, content["trial"]))
             if tracker.is_pending:
                 tracker.start()
                 self._end_run(tracker, status_of(tracker.folder))

@@ -24,6 +24,7 @@ from raybio.runtime.tune.trial import (
     TRIAL_RECORD,
     SweepSpec,
     Trial,
+    recorded_trial,
     status_of,
 )
 from raybio.training.loop import changeable_settings
@@ -103,6 +104,7 @@ def records(spec: SweepSpec) -> list[TrialRecord]:
 def _record(spec: SweepSpec, path: Path) -> TrialRecord:
     folder = RunFolder(path.parent.parent, path.parent.name)
     content = read_record(path, "trial") or {}
+    trial = recorded_trial(spec, content["trial"])
     failure = read_record(folder.failure, "failure") or {}
     reports = read_reports(folder.metrics)
     values = spec.goal.own_values(reports)
@@ -110,8 +112,8 @@ def _record(spec: SweepSpec, path: Path) -> TrialRecord:
     donors = [report["exploited_from"] for report in reports if "exploited_from" in report]
     return TrialRecord(
         name=folder.name,
-        settings=content["trial"]["settings"],
-        branch=content["trial"]["branch"],
+        settings=trial.settings,
+        branch=trial.branch,
         status=status_of(folder),
         values=values,
         best_step=None if best is None else best[0],

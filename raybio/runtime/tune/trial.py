@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from raybio.core.config import name_digits, override_all
+from raybio.core.config import name_digits, override_all, present_paths
 from raybio.core.location import BucketPath
 from raybio.core.records import read_record
 from raybio.core.search_space import SearchSpace, Settings, format_value, quoted
@@ -201,15 +201,21 @@ class SweepSpec:
         return RunFolder(self.path / "trials", name)
 
 
-def earlier_trials(sweep: Path) -> list[Trial]:
+def earlier_trials(spec: SweepSpec) -> list[Trial]:
     """Return the trials of the sweep's earlier starts in order; for a population, its members."""
-    content = read_record(sweep / TRIALS, "trials") or {"trials": []}
-    return [Trial(**fields) for fields in content["trials"]]
+    content = read_record(spec.path / TRIALS, "trials") or {"trials": []}
+    return [recorded_trial(spec, fields) for fields in content["trials"]]
+
+
+def recorded_trial(spec: SweepSpec, fields: Mapping[str, Any]) -> Trial:
+    """Return a trial from the fields in a record, with the present names of its settings."""
+    trial = Trial(**fields)
+    return replace(trial, settings=present_paths(type(spec.run.config), trial.settings))
 
 
 def first_trials(spec: SweepSpec) -> list[Trial]:
     """Return the earlier trials without those that repeat others with another seed."""
-    return [trial for trial in earlier_trials(spec.path) if set(trial.settings) <= spec.space.paths]
+    return [trial for trial in earlier_trials(spec) if set(trial.settings) <= spec.space.paths]
 
 
 def new_trial_record(trial: Trial) -> dict[str, Any]:
