@@ -403,6 +403,7 @@ def changed_settings(old: dict[str, Any], new: BaseConfig, ignore: Iterable[str]
     """
     # If a setting was removed or takes other values now, the saved mapping is shown as it is.
     with contextlib.suppress(ConfigError):
+        old = present_names(type(new), old)
         old = type(new).from_mapping(old).to_mapping()
     ignored = tuple(f"{path}: " for path in ignore)
     lines = difference(old, new.to_mapping())

@@ -317,6 +317,9 @@ def test_a_setting_is_given_by_a_former_name_in_a_file_an_option_and_a_record(
     assert merge(Renamed, mapping, Renamed(updates=RenamedOptim(rate=0.25))) == expected
     assert Renamed.from_mapping(mapping) == expected
     assert changed_settings(mapping, expected) == []
+    lines = changed_settings(mapping | {"removed": 1}, expected)
+    assert "removed: 1 -> '(absent)'" in lines
+    assert not any(line.startswith(("optim", "updates.rate")) for line in lines)
     file = tmp_path / "a.yaml"
     file.write_text(f"{section}: {{{name}: 0.5}}")
     assert load(Renamed, file) == expected

@@ -36,7 +36,6 @@ from raybio.core.records import (
     to_record,
     write_record,
 )
-from raybio.methods import METHODS, present_name
 from raybio.training.settings import COMPLETE
 
 LAUNCH = "launch.json"
@@ -471,6 +470,9 @@ def with_present_names(identity: dict[str, Any]) -> dict[str, Any]:
     Those of a method that is not installed stay as they are. A sweep's search space has other
     classes; ``tune.driver`` renames the settings in it.
     """
+    # Imported here: the settings of all methods take half a second to import.
+    from raybio.methods import METHODS, present_name
+
     name = present_name(str(identity.get("method")))
     method = METHODS.get(name)
     config = identity.get("config")
