@@ -1,11 +1,12 @@
-"""Stores, runs and exports in the present formats: one a kind and a method; a sweep, an embedding
-and an index.
+"""Stores, runs and exports of each version: one a kind and a method; a sweep, an embedding and an
+index.
 
-    python -m tests.golden_records record    write tests/golden anew, after a format changed
-    python -m tests.golden_records check     read them, and continue the half-trained runs
+    python -m tests.golden_records record    write tests/golden/VERSION, before that is released
+    python -m tests.golden_records check     read all versions, and continue the half-trained runs
 
-A version of raybio that cannot read them cannot continue its users' work: it raises the version of
-the format, and these files are recorded again. ``test_golden_records.py`` checks them too.
+A version of raybio that cannot read an older one's files cannot continue its users' work. So the
+folder of a released version is never recorded again. ``formats.json`` in it has the versions of all
+formats. ``test_golden_records.py`` checks the folders too.
 """
 
 import gzip
@@ -25,9 +26,10 @@ import pyarrow.parquet as pq
 import torch
 
 import raybio
-from raybio.core.config import override_all
-from raybio.core.records import read_record, write_record
-from raybio.methods import METHODS
+from raybio.core.config import override_all, present_path
+from raybio.core.records import FORMATS, read_record, write_record
+from raybio.core.version import VERSION, arithmetic_versions
+from raybio.methods import METHODS, method_named, present_name
 from raybio.methods.biostransformers.collector import ArticleCollector
 from raybio.methods.biostransformers.config import ArticleConfig
 from raybio.methods.biostransformers.formats.tables import Article, to_batch
@@ -39,11 +41,13 @@ from raybio.methods.relation_graphs.prepare import prepare_words
 from raybio.methods.sppt.articles.demo import SIMULATED_CITATIONS, CitationsConfig
 from raybio.methods.sppt.config import PrepareConfig
 from raybio.methods.sppt.downstream.demo import SIMULATED_FOLDS, FoldsConfig
+from raybio.methods.sppt.model_links import evaluate_model_links
 from raybio.methods.sppt.prepare import prepare_proteins
 from raybio.methods.sppt.synthetic.demo import SIMULATED_TOPICS, SentencesConfig
 from raybio.runtime.embed import EmbedSummary, embed_file
 from raybio.runtime.embed_parts import Parts
-from raybio.runtime.model_folders import embedder_of_folder
+from raybio.runtime.model_folders import embedder_of_folder, model_of_folder
+from raybio.runtime.model_paths import local_model
 from raybio.runtime.run import run_loop
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports
@@ -52,9 +56,11 @@ from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.runtime.search.build import build_index
 from raybio.runtime.tune.driver import sweep
 from raybio.runtime.tune.trial import ENDED, TRIAL_RECORD, TRIALS, SweepSpec
+from raybio.store.manifest import SCHEMA_VERSION
 from raybio.store.store import open_store
 from raybio.store.writer import Draft
 from raybio.training.checkpoint import step_of_checkpoint
+from raybio.training.checkpoint_files import FORMAT_VERSION
 from raybio.training.settings import TrainingConfig
 from tests.arithmetic import arithmetic_digest
 from tests.conftest import write_tables
@@ -65,6 +71,10 @@ from tests.runtime.tune.sweep_folder import LAMBDA, space_of
 from tests.whole_runs import train_here
 
 GOLDEN = ROOT / "tests" / "golden"
+PRESENT = GOLDEN / VERSION
+"""The folder that ``record`` writes. Run records in it may name the store by a former path."""
+FOLDERS = sorted(path for path in GOLDEN.iterdir() if path.is_dir())
+"""The folder of each version; every function here that reads one takes it as ``golden``."""
 SMALLER = {
     "encoder.num_layers": 1,
     "encoder.width": 8,
@@ -208,35 +218,56 @@ INPUTS_OF_HEAD: dict[str, list[Any]] = {
 """Method with a head -> what it predicts for."""
 
 
-def store_of(method: str) -> Path:
+def formats() -> dict[str, Any]:
+    """Return the versions of all formats on disk."""
+    records = {kind: present.version for kind, present in FORMATS.items()}
+    return {"records": records, "store": SCHEMA_VERSION, "checkpoint": FORMAT_VERSION}
+
+
+def recorded_methods(golden: Path) -> list[str]:
+    """Return the methods of a version."""
+    return sorted(path.name for path in (golden / "finished").iterdir())
+
+
+def store_of(method: str, golden: Path = PRESENT) -> Path:
     """Return the path of the recorded store of a method."""
-    return GOLDEN / "stores" / STORES[CASES[method].store][0]
+    return golden / "stores" / STORES[CASES[method].store][0]
 
 
 def config_of(method: str) -> TrainingConfig:
-    """Return the configuration of the recorded runs of a method."""
-    return override_all(METHODS[method].config(), CASES[method].settings | SMALLER)
+    """Return the configuration of the runs of a method that are recorded."""
+    return override_all(method_named(method).config(), CASES[method].settings | SMALLER)
 
 
-def train_method(method: str, runs: Path, name: str, *, stop_at: int | None = None) -> RunFolder:
+def recorded_config(folder: RunFolder) -> TrainingConfig:
+    """Return the configuration of a recorded run; defaults may have changed since."""
+    identity = folder.read_identity() or {}
+    return method_named(folder.name).config.from_mapping(identity["config"])
+
+
+def train_method(
+    method: str, runs: Path, name: str, *, golden: Path = PRESENT, stop_at: int | None = None
+) -> RunFolder:
     """Train a run, or continue it, in this process and without tracking; return its folder.
 
     Args:
         method: key in ``METHODS``; its recorded store is used.
         runs: folder of runs.
         name: the run's name.
+        golden: the folder of a version.
         stop_at: step after which the run is stopped; None: its last one.
     """
-    config = config_of(method)
-    recorded = store_of(method)
+    folder = RunFolder(runs, name)
+    config = config_of(method) if folder.max_steps is None else recorded_config(folder)
+    recorded = store_of(method, golden)
     # Methods save what they derive in the folder of a store.
     store = runs / f"store of {name}"
     shutil.copytree(recorded, store, dirs_exist_ok=True)
     folder = RunFolder(runs, name)
     digest = open_store(store).digest
-    folder.open(method, config, recorded.relative_to(ROOT), digest, ())
+    folder.open(present_name(method), config, recorded.relative_to(ROOT), digest, ())
     request = RunSpec(
-        method=method,
+        method=present_name(method),
         config=config,
         store=store,
         name=name,
@@ -244,6 +275,7 @@ def train_method(method: str, runs: Path, name: str, *, stop_at: int | None = No
         compute=Compute(threads_per_worker=1, device="cpu"),
     )
     launch = request.compute.to_record() | {
+        "versions": arithmetic_versions(),
         "tracking": request.tracking,
         "is_length_accepted": request.accepts_long_run,
     }
@@ -256,13 +288,13 @@ def train_method(method: str, runs: Path, name: str, *, stop_at: int | None = No
 
 
 def record() -> None:
-    """Write all files anew."""
-    shutil.rmtree(GOLDEN, ignore_errors=True)
+    """Write all files of the present version anew."""
+    shutil.rmtree(PRESENT, ignore_errors=True)
     # The stop file is looked at after every step.
     run_loop.STOP_POLL_SECONDS = 0.0
     with tempfile.TemporaryDirectory() as place:
         for name, make in STORES.values():
-            shutil.copytree(make(Path(place) / name), GOLDEN / "stores" / name)
+            shutil.copytree(make(Path(place) / name), PRESENT / "stores" / name)
         for method in METHODS:
             for kind, stop_at in (("finished", None), ("half", HALF)):
                 folder = train_method(method, Path(place) / kind, method, stop_at=stop_at)
@@ -271,7 +303,7 @@ def record() -> None:
                 keep = [folder.identity, folder.launch, folder.config, folder.metrics]
                 if kind == "finished":
                     keep += [folder.outcome, folder.result, folder.unit_scores]
-                target = GOLDEN / kind / method
+                target = PRESENT / kind / method
                 target.mkdir(parents=True)
                 for path in keep:
                     shutil.copy(path, target)
@@ -282,14 +314,15 @@ def record() -> None:
             print(f"{method}: recorded", flush=True)
         record_sweep(Path(place))
         record_embedding_and_index(Path(place))
-    (GOLDEN / "arithmetic.txt").write_text(arithmetic_digest() + "\n")
-    sizes = [path.stat().st_size for path in GOLDEN.rglob("*") if path.is_file()]
+    (PRESENT / "arithmetic.txt").write_text(arithmetic_digest() + "\n")
+    (PRESENT / "formats.json").write_text(json.dumps(formats(), indent=1) + "\n")
+    sizes = [path.stat().st_size for path in PRESENT.rglob("*") if path.is_file()]
     print(f"{len(sizes)} files, {sum(sizes):,} bytes")
 
 
 def record_export(method: str, export: Path) -> None:
     """Write the export of a method's finished run, and what the model gives for some inputs."""
-    target = GOLDEN / "exports" / method
+    target = PRESENT / "exports" / method
     # Its card names modules.
     shutil.copytree(export, target / "export", ignore=shutil.ignore_patterns("README.md"))
     inputs = {"encode": PROTEINS if (export / "protein.json").exists() else TEXTS}
@@ -309,7 +342,7 @@ def outputs_of(export: Path, inputs: dict[str, list[Any]]) -> dict[str, Any]:
     return json.loads(json.dumps(outputs))
 
 
-def sweep_spec(folder: Path) -> SweepSpec:
+def sweep_spec(folder: Path, golden: Path = PRESENT) -> SweepSpec:
     """Return a sweep of two trials, whose search space and files are in ``folder``."""
     space = space_of(
         folder,
@@ -319,9 +352,9 @@ def sweep_spec(folder: Path) -> SweepSpec:
         space={LAMBDA: {"choice": [0.0, 0.5]}},
     )
     run = RunSpec(
-        method=PROTEIN_METHOD,
+        method=present_name(PROTEIN_METHOD),
         config=config_of(PROTEIN_METHOD),
-        store=store_of(PROTEIN_METHOD),
+        store=store_of(PROTEIN_METHOD, golden),
         name="sweep",
         runs=folder / "sweeps",
         compute=Compute(cpus_per_worker=1),
@@ -338,38 +371,40 @@ def record_sweep(place: Path) -> None:
     for name in (TRIAL_RECORD, ENDED, folder.launch.name, folder.metrics.name):
         paths += folder.path.glob(f"trials/*/{name}")
     for path in paths:
-        target = GOLDEN / "sweep" / path.relative_to(folder.path)
+        target = PRESENT / "sweep" / path.relative_to(folder.path)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, target)
     # A sweep keeps the absolute path of its store.
     identity = read_record(folder.identity, "run") or {}
     store = str(store_of(PROTEIN_METHOD).relative_to(ROOT))
-    write_record(GOLDEN / "sweep" / folder.identity.name, "run", identity | {"store": store})
+    write_record(PRESENT / "sweep" / folder.identity.name, "run", identity | {"store": store})
 
 
-def check_sweep(folder: Path) -> None:
+def check_sweep(folder: Path, golden: Path) -> None:
     """Resume a copy of the recorded sweep: no trial trains again, and the result is the same.
 
     The copy lacks a setting, as if the sweep were older than that.
     """
-    spec = sweep_spec(folder)
-    shutil.copytree(GOLDEN / "sweep", spec.path)
+    spec = sweep_spec(folder, golden)
+    shutil.copytree(golden / "sweep", spec.path)
     identity = read_record(spec.run.folder.identity, "run") or {}
     del identity["config"]["base"]["evaluation"]["max_neighbors"]
     write_record(spec.run.folder.identity, "run", identity)
     swept = sweep(spec)
     assert len(swept.trials) == 2
-    recorded = RunFolder(GOLDEN, "sweep")
-    assert read_record(swept.folder.result, "result") == read_record(recorded.result, "result")
+    recorded = RunFolder(golden, "sweep")
+    result = json.dumps(read_record(recorded.result, "result"))
+    result = result.replace(LAMBDA, present_path(type(spec.run.config), LAMBDA))
+    assert read_record(swept.folder.result, "result") == json.loads(result)
     for trial in swept.trials:
         metrics = f"trials/{trial.name}/{recorded.metrics.name}"
         assert (spec.path / metrics).read_bytes() == (recorded.path / metrics).read_bytes()
 
 
-def embed_proteins(out: Path) -> EmbedSummary:
+def embed_proteins(out: Path, golden: Path = PRESENT) -> EmbedSummary:
     """Embed the recorded store of proteins by the recorded export, or continue to do so."""
-    export = GOLDEN / "exports" / PROTEIN_METHOD / "export"
-    store = store_of(PROTEIN_METHOD)
+    export = golden / "exports" / PROTEIN_METHOD / "export"
+    store = store_of(PROTEIN_METHOD, golden)
     return embed_file(embedder_of_folder(export), store, out, rows_per_part=ROWS_PER_PART)
 
 
@@ -378,47 +413,47 @@ def record_embedding_and_index(place: Path) -> None:
     out = place / "embeddings.parquet"
     with patch.object(Parts, "delete"):  # Parts stay where a command is killed.
         embed_proteins(out)
-    shutil.copytree(f"{out}.parts", GOLDEN / "embedding")
-    build_index(out, GOLDEN / "index" / "store")
+    shutil.copytree(f"{out}.parts", PRESENT / "embedding")
+    build_index(out, PRESENT / "index" / "store")
     record = {"inputs": PROTEINS, "neighbors": neighbors_of(PROTEINS)}
-    (GOLDEN / "index" / "neighbors.json").write_text(json.dumps(record, indent=1) + "\n")
+    (PRESENT / "index" / "neighbors.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
-def check_embedding(folder: Path) -> None:
+def check_embedding(folder: Path, golden: Path) -> None:
     """Finish a copy of the recorded embedding, of which no part is embedded again."""
     out = folder / "embeddings.parquet"
-    shutil.copytree(GOLDEN / "embedding", f"{out}.parts")
-    summary = embed_proteins(out)
+    shutil.copytree(golden / "embedding", f"{out}.parts")
+    summary = embed_proteins(out, golden)
     assert summary.num_parts == summary.num_parts_found == 2
-    store = open_store(store_of(PROTEIN_METHOD), METHODS[PROTEIN_METHOD].store)
+    store = open_store(store_of(PROTEIN_METHOD, golden), method_named(PROTEIN_METHOD).store)
     keys, contents = store.inputs("sequence", 0, store.num_rows)
     table = pq.read_table(out)
     assert table.column("key").to_pylist() == keys.to_pylist()
-    model = raybio.load(GOLDEN / "exports" / PROTEIN_METHOD / "export")
+    model = raybio.load(golden / "exports" / PROTEIN_METHOD / "export")
     expected = model.encode([content.decode() for content in contents.to_pylist()])
     embedded = np.array(table.column("embedding").to_pylist())
     np.testing.assert_allclose(embedded, expected, rtol=1e-5, atol=1e-6)
 
 
-def neighbors_of(inputs: list[str]) -> dict[str, Any]:
+def neighbors_of(inputs: list[str], golden: Path = PRESENT) -> dict[str, Any]:
     """Return what the recorded index has near some inputs, as plain JSON."""
     index = raybio.open_index(
-        GOLDEN / "index" / "store", model=GOLDEN / "exports" / PROTEIN_METHOD / "export"
+        golden / "index" / "store", model=golden / "exports" / PROTEIN_METHOD / "export"
     )
     found = index.search(inputs, k=NUM_NEIGHBORS)
     return {"keys": found.keys, "scores": found.scores.tolist()}
 
 
-def check_index() -> None:
+def check_index(golden: Path) -> None:
     """Search in the recorded index; it finds what is recorded."""
-    record = json.loads((GOLDEN / "index" / "neighbors.json").read_text())
-    found = neighbors_of(record["inputs"])
+    record = json.loads((golden / "index" / "neighbors.json").read_text())
+    found = neighbors_of(record["inputs"], golden)
     assert list(differences(record["neighbors"], found, tolerance=1e-5)) == []
 
 
-def check_export(method: str) -> None:
+def check_export(method: str, golden: Path) -> None:
     """Load the recorded export of a method; it embeds and predicts as recorded."""
-    folder = GOLDEN / "exports" / method
+    folder = golden / "exports" / method
     record = json.loads((folder / "outputs.json").read_text())
     outputs = outputs_of(folder / "export", record["inputs"])
     expected = record["outputs"]
@@ -427,36 +462,52 @@ def check_export(method: str) -> None:
     assert list(differences(*predictions, tolerance=1e-5)) == [], method
 
 
-def check_store(method: str) -> None:
+def check_store(method: str, golden: Path) -> None:
     """Open and verify the recorded store of a method."""
-    open_store(store_of(method), METHODS[method].store, verify=True)
+    open_store(store_of(method, golden), method_named(method).store, verify=True)
 
 
-def check_finished(method: str) -> None:
+def check_finished(method: str, golden: Path) -> None:
     """Read the recorded finished run of a method as a run that needs no more training."""
-    folder = RunFolder(GOLDEN / "finished", method)
-    result = finished_result(folder, config_of(method))
+    folder = RunFolder(golden / "finished", method)
+    result = finished_result(folder, recorded_config(folder))
     assert result is not None, f"{folder.path}: is not said to be finished"
-    assert result.step == config_of(method).schedule.max_steps
+    assert result.step == folder.max_steps
 
 
-def check_half(method: str, runs: Path) -> None:
+def check_evaluation(folder: Path, golden: Path) -> None:
+    """Evaluate a copy of the recorded run of proteins, as ``raybio evaluate links`` does.
+
+    It has the scores that its own final evaluation had.
+    """
+    run = RunFolder(folder, PROTEIN_METHOD)
+    shutil.copytree(golden / "finished" / PROTEIN_METHOD, run.path)
+    shutil.copytree(golden / "exports" / PROTEIN_METHOD / "export", run.export)
+    model = model_of_folder(local_model(str(run.path), "--model"))
+    report = evaluate_model_links({"run": model}, store_of(PROTEIN_METHOD, golden))
+    recorded = (read_record(run.result, "result") or {})["final"]["scores"]
+    scores = json.loads(json.dumps(report.to_json()))["scores"]
+    for row in ("trained", "initial", "random"):
+        assert list(differences(recorded[row], scores[row], row, tolerance=1e-5)) == []
+
+
+def check_half(method: str, runs: Path, golden: Path) -> None:
     """Continue the recorded half-trained run of a method to its end, in a copy inside ``runs``.
 
     It has the losses of the run that was never stopped, to 5 %, and on a machine with the same
     arithmetic that run's weights.
     """
-    shutil.copytree(GOLDEN / "half" / method, runs / method)
-    folder = train_method(method, runs, method)
+    shutil.copytree(golden / "half" / method, runs / method)
+    folder = train_method(method, runs, method, golden=golden)
     outcome = read_record(folder.outcome, "outcome") or {}
-    finished = read_record(GOLDEN / "finished" / method / "outcome.json", "outcome") or {}
+    finished = read_record(golden / "finished" / method / "outcome.json", "outcome") or {}
     assert (outcome["status"], outcome["step"]) == (finished["status"], finished["step"])
     loss_by_step = losses_of(folder)
-    expected_by_step = losses_of(RunFolder(GOLDEN / "finished", method))
+    expected_by_step = losses_of(RunFolder(golden / "finished", method))
     assert max(loss_by_step) > HALF and loss_by_step.keys() == expected_by_step.keys()
     for step, loss in loss_by_step.items():
         assert math.isclose(loss, expected_by_step[step], rel_tol=0.05), f"{method}: step {step}"
-    if arithmetic_digest() == arithmetic_of_record():
+    if arithmetic_digest() == arithmetic_of_record(golden):
         assert outcome["weights_sha256"] == finished["weights_sha256"], method
 
 
@@ -466,25 +517,27 @@ def losses_of(folder: RunFolder) -> dict[int, float]:
     return {step: metrics["loss"] for step, metrics in metrics_by_step.items() if "loss" in metrics}
 
 
-def arithmetic_of_record() -> str:
+def arithmetic_of_record(golden: Path) -> str:
     """Return the arithmetic of the machine on which the files were recorded."""
-    return (GOLDEN / "arithmetic.txt").read_text().strip()
+    return (golden / "arithmetic.txt").read_text().strip()
 
 
 def check() -> None:
-    """Check all files, and print what was checked."""
-    for method in METHODS:
-        check_store(method)
-        check_finished(method)
-        check_export(method)
-        with tempfile.TemporaryDirectory() as runs:
-            check_half(method, Path(runs))
-        print(f"{method}: store, runs and export are read", flush=True)
-    with tempfile.TemporaryDirectory() as folder:
-        check_sweep(Path(folder))
-        check_embedding(Path(folder))
-    check_index()
-    print("sweep, embedding and index are read")
+    """Check all files of all versions, and print what was checked."""
+    for golden in FOLDERS:
+        for method in recorded_methods(golden):
+            check_store(method, golden)
+            check_finished(method, golden)
+            check_export(method, golden)
+            with tempfile.TemporaryDirectory() as runs:
+                check_half(method, Path(runs), golden)
+            print(f"{golden.name}: {method}: store, runs and export are read", flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            check_sweep(Path(folder), golden)
+            check_embedding(Path(folder), golden)
+            check_evaluation(Path(folder), golden)
+        check_index(golden)
+        print(f"{golden.name}: sweep, embedding and index are read")
 
 
 if __name__ == "__main__":

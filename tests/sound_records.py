@@ -5,6 +5,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ from raybio.runtime.run.notices import WarningPrinter, read_starts
 from raybio.runtime.run.result import Result, finished_result, result_of
 from raybio.runtime.search.embeddings import read_embeddings
 from raybio.runtime.spool.lease import Holder
-from raybio.runtime.tune.trial import earlier_trials
+from raybio.runtime.tune.trial import SweepSpec, earlier_trials
 from raybio.store.manifest import SCHEMA_VERSION, parse_manifest
 from raybio.store.store import open_store
 from raybio.training.checkpoint_files import (
@@ -50,6 +51,7 @@ from raybio.training.progress import Progress
 from raybio.training.remote_checkpoints import last_step_of_log
 from raybio.training.settings import TrainingConfig
 from tests.encoders.tiny_text import save_tiny
+from tests.runtime.tune.sweep_folder import spec_of
 from tests.sound_inputs import Reader, json_lines
 
 REPORTS = [
@@ -103,6 +105,18 @@ RESULT = {
     "mlflow_run_id": None,
     "inputs": [],
 }
+
+
+@cache
+def any_sweep() -> SweepSpec:
+    with tempfile.TemporaryDirectory() as folder:
+        return spec_of(Path(folder))
+
+
+def sweep_in(folder: Path) -> SweepSpec:
+    """Return a sweep of which a folder has the records."""
+    spec = any_sweep()
+    return replace(spec, run=replace(spec.run, runs=folder.parent, name=folder.name))
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
@@ -261,7 +275,7 @@ RECORDS = {
     ),
     "result, signed again": Reader(read_run, "result.json", RESULT, sign=signed_record("result")),
     "trials of a sweep, signed again": Reader(
-        lambda path: earlier_trials(path.parent),
+        lambda path: earlier_trials(sweep_in(path.parent)),
         "trials.json",
         {"trials": [{"settings": {"optim.peak_lr": 0.1}, "branch": "", "donor": ""}]},
         sign=signed_record("trials"),

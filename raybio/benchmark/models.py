@@ -32,6 +32,7 @@ from raybio.evaluation.unit_scores import MIN_SEEDS
 from raybio.runtime.compare.setting_names import REPETITIONS, present_settings, without_draws
 from raybio.runtime.model_folders import embedder_of_folder, refuse_ignored_pooling
 from raybio.runtime.model_paths import local_model
+from raybio.runtime.run.folder import with_present_names
 from raybio.training.embedding_model import EmbeddingModel, InputEmbedder
 from raybio.training.precision import default_device, embedding_precision, resolve_precision
 from raybio.training.settings import EmbeddingPrecision
@@ -255,6 +256,7 @@ def seed_groups(models: Sequence[BenchmarkModel | str]) -> dict[str, list[str]]:
             continue
         record = read_record(Path(model.folder).parent / RUN, "run")
         if record is not None:
+            record = with_present_names(record)
             config = present_settings(record["method"], record["config"])
             seed = config.pop("seed", 0)
             draws = {path: config.get(path) for path in REPETITIONS}
@@ -312,6 +314,7 @@ def base_of_run(run: str) -> str:
     record = read_record(Path(run).expanduser() / RUN, "run")
     if record is None:
         raise ConfigError(f"--after {run}: is no folder of a run (no {RUN}); want a finished run")
+    record = with_present_names(record)
     if "encoder" not in record["config"]:
         raise ConfigError(
             f"--after {run}: is a sweep; want one of its trials: {Path(run) / 'trials' / 'TRIAL'}"

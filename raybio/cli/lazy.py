@@ -27,13 +27,15 @@ class LazyGroup(TyperGroup):
 
     Attributes:
         entries: its commands, by name.
+        former_names: former name of a command -> its present one; not shown.
     """
 
     entries: ClassVar[Mapping[str, Entry]] = {}
+    former_names: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands = _LazyCommands(self.entries)  # type: ignore[assignment]
+        self.commands = _LazyCommands(self.entries, self.former_names)  # type: ignore[assignment]
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of the commands."""
@@ -57,11 +59,12 @@ class LazyGroup(TyperGroup):
 
 
 class _LazyCommands(Mapping[str, Any]):
-    def __init__(self, entries: Mapping[str, Entry]) -> None:
+    def __init__(self, entries: Mapping[str, Entry], former_names: Mapping[str, str]) -> None:
         self.entries = entries
+        self.former_names = former_names
 
     def __getitem__(self, name: str) -> Any:
-        entry = self.entries[name]
+        entry = self.entries[self.former_names.get(name, name)]
         return get_command(entry.load())
 
     def __iter__(self) -> Iterator[str]:
@@ -104,7 +107,7 @@ def chosen_app(app: typer.Typer, words: Sequence[str]) -> tuple[typer.Typer, lis
         group = app.info.cls
         if not (isinstance(group, type) and issubclass(group, LazyGroup)):
             break
-        entry = group.entries.get(rest[0])
+        entry = group.entries.get(group.former_names.get(rest[0], rest[0]))
         if entry is None:
             break
         app = entry.load()

@@ -3,6 +3,7 @@
 import sys
 from collections import Counter
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +15,7 @@ from raybio.cli.console import stdout_console
 from raybio.cli.contrastive_probe.train import prepare_given_store
 from raybio.cli.options import positive
 from raybio.cli.training_help import help_arguments
-from raybio.core.config import name_digits, read_mapping
+from raybio.core.config import first_path, name_digits, present_names, read_mapping
 from raybio.core.records import read_record
 from raybio.core.search_space import (
     STEPS,
@@ -24,7 +25,7 @@ from raybio.core.search_space import (
     refuse_decided_settings,
 )
 from raybio.core.search_space_file import load_search_space
-from raybio.methods import METHODS
+from raybio.methods import METHODS, present_name
 from raybio.runtime.run.folder import RunFolder, name_beginning
 from raybio.runtime.run.options import (
     RunOptions,
@@ -135,7 +136,8 @@ def sweep(
         accepts_long_run=yes,
         is_strict=strict,
     )
-    loaded = load_search_space(space, base_configs(given))
+    loaded = load_search_space(space, base_configs(given), present_name)
+    entry = METHODS[loaded.method]
     folder, bucket = sweeps_folder(sweeps, name)
     options = SweepOptions(
         budget=tuple(budget or ()),
@@ -147,7 +149,7 @@ def sweep(
     if name is not None:
         options = options.or_recorded(RunFolder(folder, name))
     chosen = loaded.with_budget(options.budget)
-    refuse_decided_settings(chosen, given.settings)
+    refuse_decided_settings(chosen, given.settings, entry.config)
     _report_unused(chosen, config)
     if dry_run:
         _print_plan(chosen, given, folder, name or "plan", options.compute)
@@ -157,8 +159,11 @@ def sweep(
     _warn_outside(chosen, base.config)
     if name is None:
         # ``--budget`` is not part of the name, since it may change when the sweep is resumed.
-        digest = name_digits(loaded)[:4]
-        name = f"{name_beginning(space.stem)}-{digest}{base.name.removeprefix(f'{chosen.method}-')}"
+        first = entry.first_name
+        # New names of settings or of the method must not change that of the sweep.
+        former = loaded.renamed(partial(first_path, entry.config))
+        digest = name_digits(former.model_copy(update={"method": first}))[:4]
+        name = f"{name_beginning(space.stem)}-{digest}{base.name.removeprefix(f'{first}-')}"
         folder, bucket = sweeps_folder(sweeps, name)
         options = options.or_recorded(RunFolder(folder, name))
         chosen = loaded.with_budget(options.budget)
@@ -227,7 +232,7 @@ def _report_unused(space: SearchSpace, config: Path | None) -> None:
     """
     if config is None:
         return
-    mapping = read_mapping(config)
+    mapping = present_names(METHODS[space.method].config, read_mapping(config))
     unused = []
     for path in (*space.space, STEPS):
         section, _, setting = path.partition(".")

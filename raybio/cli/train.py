@@ -21,6 +21,7 @@ class Trainings(LazyGroup):
         name: Entry(method.about, OWN_APPS.get(name, partial(training_app, name)))
         for name, method in METHODS.items()
     }
+    former_names = {former: name for name, method in METHODS.items() for former in method.formerly}
 
 
 app = lazy_app(Trainings, "Train a method, and compare it with variants and rivals.")

@@ -38,8 +38,10 @@ class BaseConfig(BaseModel):
         """Validate a nested mapping.
 
         Raises:
-            ConfigError: for an unknown field, a wrong type or a value out of range, with its path.
+            ConfigError: for an unknown field, a field that is given under two names, a wrong type
+                or a value out of range, with its path.
         """
+        mapping = present_names(cls, mapping)
         try:
             return cls.model_validate(mapping)
         except ValidationError as error:
@@ -81,6 +83,11 @@ REPLACES = "replaces"
 field is given, the other setting gets the default of its class (null, 0)."""
 
 
+FORMERLY = "formerly"
+"""Key in a field's ``json_schema_extra``: the former names of a setting or a section within its
+section, the oldest first. They are read as the present name."""
+
+
 class Replaced(NamedTuple):
     """A setting that another one of its section replaces, and the default of its class."""
 
@@ -117,7 +124,7 @@ def merge(model: type[C], settings: dict[str, Any], base: C | None = None) -> C:
         ConfigError: if they do not fit the model.
     """
     defaults = {} if base is None else base.to_mapping()
-    return model.from_mapping(_merge(defaults, settings, model))
+    return model.from_mapping(_merge(defaults, present_names(model, settings), model))
 
 
 def read_mapping(path: str | Path) -> dict[str, Any]:
@@ -228,10 +235,12 @@ def override_all(config: C, value_by_path: Mapping[str, Any]) -> C:
     a list.
 
     Raises:
-        ConfigError: if a path does not exist (naming the nearest one) or a value does not fit.
+        ConfigError: if a path does not exist (naming the nearest one), a setting is given under two
+            names or a value does not fit.
     """
     known = [field.path for field in fields(type(config))]
     mapping = config.to_mapping()
+    value_by_path = present_paths(type(config), value_by_path)
     for path, value in value_by_path.items():
         if path not in known:
             raise ConfigError(f"{path!r} is not a setting.{setting_hint(path, known)}")
@@ -254,10 +263,99 @@ def replaced_by(model: Any, section: Sequence[str] = ()) -> dict[str, Replaced]:
         return {}
     replaced = {}
     for name, info in model.model_fields.items():
-        if isinstance(info.json_schema_extra, dict):
-            other = info.json_schema_extra[REPLACES]
+        other = _extra(info).get(REPLACES)
+        if other is not None:
             replaced[name] = Replaced(other, model.model_fields[other].default)
     return replaced
+
+
+def present_names(model: Any, settings: Any, prefix: str = "") -> Any:
+    """Return nested settings with the present names of all settings.
+
+    Args:
+        model: class of the settings.
+        settings: plain data; anything but a mapping is returned as it is.
+        prefix: path of the section that ``settings`` is, with a dot at its end.
+
+    Raises:
+        ConfigError: if a setting is given under two names.
+    """
+    if not (_is_section(model) and isinstance(settings, dict)):
+        return settings
+    renamed = {}
+    for given, value in settings.items():
+        name = _present_name(model, given)
+        if name in renamed:
+            raise _given_twice(prefix + name)
+        info = model.model_fields.get(name)
+        inner = None if info is None else info.annotation
+        renamed[name] = present_names(inner, value, f"{prefix}{name}.")
+    return renamed
+
+
+def present_paths(model: type[BaseConfig], value_by_path: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the same values by the present paths of their settings.
+
+    Raises:
+        ConfigError: if a setting is given under two names.
+    """
+    renamed: dict[str, Any] = {}
+    for given, value in value_by_path.items():
+        path = present_path(model, given)
+        if path in renamed:
+            raise _given_twice(path)
+        renamed[path] = value
+    return renamed
+
+
+def present_path(model: type[BaseConfig], path: str) -> str:
+    """Return the present path of a setting; an unknown one as it is."""
+    return ".".join(name for name, _ in _along(model, path))
+
+
+def first_path(model: type[BaseConfig], path: str) -> str:
+    """Return the oldest path of a setting, for names that a new path must not change.
+
+    Args:
+        model: class of the settings.
+        path: the present path; an unknown one is returned as it is.
+    """
+    names = []
+    for name, info in _along(model, path):
+        former = () if info is None else _extra(info).get(FORMERLY, ())
+        names.append(former[0] if former else name)
+    return ".".join(names)
+
+
+def _along(model: Any, path: str) -> Iterator[tuple[str, FieldInfo | None]]:
+    """Yield the present name and the field of each part of a path; None for unknown ones."""
+    for given in path.split("."):
+        if not _is_section(model):
+            yield given, None
+            continue
+        name = _present_name(model, given)
+        info = model.model_fields.get(name)
+        yield name, info
+        model = None if info is None else info.annotation
+
+
+def _present_name(section: type[BaseConfig], given: Any) -> Any:
+    """Return the present name of a setting of a section; an unknown one as it is."""
+    if given in section.model_fields:
+        return given
+    for name, info in section.model_fields.items():
+        if given in _extra(info).get(FORMERLY, ()):
+            return name
+    return given
+
+
+def _extra(info: FieldInfo) -> dict[str, Any]:
+    extra = info.json_schema_extra
+    return extra if isinstance(extra, dict) else {}
+
+
+def _given_twice(path: str) -> ConfigError:
+    return ConfigError(f"{path}: is given twice, once under a former name; keep one")
 
 
 def _read_yaml(path: str, text: str) -> Any:
@@ -275,12 +373,12 @@ def fingerprint(config: BaseConfig) -> str:
 def name_digits(config: BaseConfig) -> str:
     """Return 16 hex digits for a run's name, a hash of all settings that differ from the defaults.
 
-    A setting that is added in a later version does not change them. Use ``fingerprint`` as the key
-    of a cache: these digits do not depend on the defaults.
+    A setting that is added or renamed in a later version does not change them. Use ``fingerprint``
+    as the key of a cache: these digits do not depend on the defaults.
     """
     defaults = flatten(type(config).model_construct().to_mapping())
     changed = {
-        path: value
+        first_path(type(config), path): value
         for path, value in flatten(config.to_mapping()).items()
         if path not in defaults or value != defaults[path]
     }
@@ -324,6 +422,7 @@ def changed_settings(old: dict[str, Any], new: BaseConfig, ignore: Iterable[str]
     """
     # If a setting was removed or takes other values now, the saved mapping is shown as it is.
     with contextlib.suppress(ConfigError):
+        old = present_names(type(new), old)
         old = type(new).from_mapping(old).to_mapping()
     ignored = tuple(f"{path}: " for path in ignore)
     lines = difference(old, new.to_mapping())

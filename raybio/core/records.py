@@ -3,16 +3,18 @@
 A record is a JSON object ``{"format": kind, "version": number, ..., "checksum": sha256}``. It is
 written in one atomic step that survives a power loss, so that readers see the old file or the new
 one. A value that was changed on disk does not match the checksum of the rest. A change of what a
-kind holds, or of what it means, raises the version of that kind in ``FORMATS``.
+kind holds, or of what it means, raises the version of that kind in ``FORMATS``, and adds the step
+from the version before if that can be read. No kind has a step yet; write them as functions in
+``raybio/core/migrations.py``.
 """
 
 import dataclasses
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import NoneType, UnionType
+from types import MappingProxyType, NoneType, UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from raybio.core.digest import json_digest
@@ -23,16 +25,24 @@ from raybio.core.location import Location
 _log = logging.getLogger(__name__)
 
 
+Step = Callable[[dict[str, Any]], dict[str, Any]]
+"""Returns the next version's content of a record. It may change the dict, not what that holds."""
+
+
 class Format(NamedTuple):
     """The format of one kind of record.
 
     Attributes:
-        version: the version that is written, and the only one that is read.
+        version: the version that is written.
         if_lost: what the user does about a damaged or missing record.
+        steps: version n -> the step from there to n + 1. Records of older versions are read if
+            there are all steps to the present one. Their files stay as they are until they are
+            written again.
     """
 
     version: int
     if_lost: str
+    steps: Mapping[int, Step] = MappingProxyType({})
 
 
 _SAME_COMMAND = "Give the run's own command again: it is written again."
@@ -291,8 +301,14 @@ def from_record(record: Any, kind: str, source: Location) -> dict[str, Any]:
         source: the file that it was read from.
 
     Raises:
-        RecordFormatError: if it is a record of another kind or format version.
+        RecordFormatError: if it is a record of another kind, or of a version from which no steps
+            lead to the present one.
     """
+    return _present_content(record, _steps_from(record, kind, source))
+
+
+def _steps_from(record: Any, kind: str, source: Location) -> list[Step]:
+    """Return the steps from the version of a record to the present one; none of it is verified."""
     wanted = FORMATS[kind].version
     if (
         not isinstance(record, dict)
@@ -308,20 +324,34 @@ def from_record(record: Any, kind: str, source: Location) -> dict[str, Any]:
         raise RecordFormatError(
             f"{source}: got a record of {written!r}, want one of {kind!r}; restore it from a backup"
         )
-    if record["version"] != wanted:
-        written = str(record["version"])[:40]
+    version = record["version"]
+    refusal = f"{source}: got version {str(version)[:40]} of {kind!r}, want version {wanted}: "
+    if version > wanted:
         raise RecordFormatError(
-            f"{source}: got version {written} of {kind!r}, want version {wanted}: it was written "
-            "by another version of raybio; make it again, or use the raybio of that time"
+            f"{refusal}it was written by a newer version of raybio; update it to that"
         )
-    return {name: value for name, value in record.items() if name not in _HEADER}
+    steps = FORMATS[kind].steps
+    if any(number not in steps for number in range(version, wanted)):
+        raise RecordFormatError(
+            f"{refusal}it was written by another version of raybio; make it again, or use the "
+            "raybio of that time"
+        )
+    return [steps[number] for number in range(version, wanted)]
+
+
+def _present_content(record: Mapping[str, Any], steps: Iterable[Step]) -> dict[str, Any]:
+    content = {name: value for name, value in record.items() if name not in _HEADER}
+    for step in steps:
+        content = step(content)
+    return content
 
 
 def _checked(record: Any, kind: str, source: Location) -> dict[str, Any]:
-    content = from_record(record, kind, source)
+    steps = _steps_from(record, kind, source)
     whole = {name: value for name, value in record.items() if name != "checksum"}
     if record.get("checksum") != json_digest(whole):
         raise RecordError(
             f"{source}: damaged, its checksum is not that of what it holds. {FORMATS[kind].if_lost}"
         )
-    return content
+    # Steps read only what was written.
+    return _present_content(record, steps)

@@ -19,13 +19,13 @@ import json
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
 from pydantic import Field
 
-from raybio.core.config import BaseConfig, fields, override, value_at
+from raybio.core.config import BaseConfig, fields, override, present_path, value_at
 from raybio.core.errors import ConfigError
 
 Kind = Literal["choice", "uniform", "log_uniform", "int_uniform"]
@@ -202,6 +202,22 @@ class SearchSpace(BaseConfig):
                 paths |= settings.keys()
         return paths
 
+    def renamed(self, new_path: Callable[[str], str]) -> "SearchSpace":
+        """Return the same space with other paths of the settings."""
+
+        def by_new_path(value_by_path: Mapping[str, Any]) -> dict[str, Any]:
+            return {new_path(path): value for path, value in value_by_path.items()}
+
+        space = {
+            new_path(path): replace(distribution, when=by_new_path(distribution.when))
+            for path, distribution in self.space.items()
+        }
+        tied = {
+            new_path(path): {value: by_new_path(settings) for value, settings in by_value.items()}
+            for path, by_value in self.tied.items()
+        }
+        return self.model_copy(update={"space": space, "tied": tied})
+
     def with_budget(self, given: Iterable[str]) -> "SearchSpace":
         """Return the same space with another budget, given as texts such as ``num_trials=6``.
 
@@ -308,12 +324,15 @@ def base_values_outside(space: SearchSpace, base: BaseConfig) -> list[str]:
     return described
 
 
-def refuse_decided_settings(space: SearchSpace, settings: Iterable[str]) -> None:
+def refuse_decided_settings(
+    space: SearchSpace, settings: Iterable[str], model: type[BaseConfig]
+) -> None:
     """Refuse settings that the space or its budget decides: they would be ignored.
 
     Args:
         space: the search space of a sweep.
         settings: settings as ``--set`` takes them.
+        model: class of the settings.
 
     Raises:
         ConfigError: naming the setting.
@@ -321,6 +340,7 @@ def refuse_decided_settings(space: SearchSpace, settings: Iterable[str]) -> None
     grace = space.budget.grace_steps
     for text in settings:
         path, _, value = (part.strip() for part in text.partition("="))
+        path = present_path(model, path)
         if path in space.space:
             raise ConfigError(f"--set {text}: the space varies {path}; take it out of one of them")
         if path in EPOCHS:

@@ -9,6 +9,7 @@ from raybio.core.config import (
     BaseConfig,
     fields,
     override,
+    present_path,
     read_mapping,
     setting_hint,
     value_at,
@@ -37,7 +38,9 @@ SUFFIX = ".yaml"
 
 
 def load_search_space(
-    path: str | Path, configs: Mapping[str, Callable[[], BaseConfig]]
+    path: str | Path,
+    configs: Mapping[str, Callable[[], BaseConfig]],
+    present_name: Callable[[str], str] = str,
 ) -> SearchSpace:
     """Read and check a search space.
 
@@ -45,6 +48,7 @@ def load_search_space(
         path: the YAML file, or the name of a search space that comes with raybio.
         configs: name of a method -> a callable that returns the base configuration of its trials,
             such as the configuration's class, which returns the defaults.
+        present_name: returns the present name of a method.
 
     Raises:
         ConfigError: listing every unknown name (with the nearest known one) and every value that
@@ -54,6 +58,9 @@ def load_search_space(
     try:
         mapping = read_mapping(path)
         method = mapping.get("method")
+        if isinstance(method, str):
+            method = present_name(method)
+            mapping["method"] = method
         space = mapping.get("space")
         if not isinstance(method, str) or method not in configs:
             raise ConfigError(
@@ -93,14 +100,16 @@ def _parse(
     """Return the search space (None if it cannot be assembled) and all problems of the file."""
     problems: list[str] = []
     distributions: dict[str, Distribution] = {}
-    listed = list(map(str, entry_by_path))
-    for path, entry in entry_by_path.items():
-        distribution, wrong = _parse_entry(str(path), entry, base)
+    listed = [present_path(type(base), str(given)) for given in entry_by_path]
+    for path, entry in zip(listed, entry_by_path.values(), strict=True):
+        distribution, wrong = _parse_entry(path, entry, base)
         if distribution is not None:
-            wrong += _condition_problems(str(path), distribution, distributions, listed)
+            wrong += _condition_problems(path, distribution, distributions, listed)
+        if listed.count(path) > 1:
+            wrong.append(f"{path}: is given twice, once under a former name; keep one")
         problems += wrong
         if distribution is not None and not wrong:
-            distributions[str(path)] = distribution
+            distributions[path] = distribution
     if "tied" in mapping:
         problems.append(
             "tied: is for jobs that know their settings; want space, with when where it depends"
@@ -199,12 +208,13 @@ def _conditions(
         return {}, [f"{path}: when got {entry!r}; want SETTING: VALUE, or SETTING: [VALUE, VALUE]"]
     when = {}
     problems = []
-    for other, values in entry.items():
+    for name, values in entry.items():
+        other = present_path(type(base), str(name))
         given = values if isinstance(values, list) else [values]
-        accepted, wrong = _all_accepted(str(other), given, base)
+        accepted, wrong = _all_accepted(other, given, base)
         problems += wrong
         if not wrong:
-            when[str(other)] = accepted
+            when[other] = accepted
     return when, problems
 
 

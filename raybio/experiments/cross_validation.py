@@ -202,7 +202,7 @@ def cross_validate(
             f"--name {options.name}: is a cross-validation of {identity['store']}; to resume it, "
             "give --store and the same settings again"
         )
-    run = resolve(method, options, name_prefix=f"{method}-folds")
+    run = resolve(method, options, name_prefix=f"{METHODS[method].first_name}-folds")
     models = models_of(run.config, compared)
     compute = Compute(
         cpus_per_worker=run.compute.cpus_per_worker,

@@ -34,12 +34,20 @@ METHODS: dict[str, Method] = {
 """Name of each method -> its description."""
 
 
+def present_name(name: str) -> str:
+    """Return the present name of a method; an unknown one as it is."""
+    if name in METHODS:
+        return name
+    return next((method.name for method in METHODS.values() if name in method.formerly), name)
+
+
 def method_named(name: str) -> Method:
-    """Return a method by its name.
+    """Return a method by its name, or by a former one.
 
     Raises:
         ConfigError: if there is none of that name.
     """
+    name = present_name(name)
     if name not in METHODS:
         raise ConfigError(
             f"{name!r} is no method; want one of {', '.join(METHODS)}.{did_you_mean(name, METHODS)}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raybio.core.config import BaseConfig, fields
+from raybio.core.config import BaseConfig, fields, present_path
 from raybio.core.errors import ConfigError, RaybioError
 from raybio.core.location import BucketPath, location
 from raybio.core.search_space import quoted
@@ -170,7 +170,7 @@ def settings_by_path(
     values: dict[str, Any] = {}
     for key, value in config.items():
         path = f"{prefix}{key}"
-        if isinstance(value, Mapping) and path not in known:
+        if isinstance(value, Mapping) and present_path(model, path) not in known:
             inner = settings_by_path(model, value, f"{path}.")
         else:
             plain = os.fspath(value) if isinstance(value, os.PathLike) else value

@@ -71,8 +71,10 @@ class Method:
     encoder's source in a bucket is fetched before.
 
     Attributes:
-        name: key in ``raybio.methods.METHODS``; also the name of its command ``raybio train NAME``,
-            search space and MLflow experiment.
+        name: key in ``raybio.methods.METHODS``; also the name of its command ``raybio train NAME``
+            and search space.
+        formerly: its former names, the oldest first. Commands, search spaces and records that have
+            them are read.
         about: what it trains, in a sentence or two: the first lines of its help.
         config: class of its settings; the defaults are the paper's.
         demo: settings for the built-in default corpus on a laptop.
@@ -109,6 +111,15 @@ class Method:
     predictor: PredictorModule | None = None
     epoch_rows: str = "rows"
     citation: str = ""
+    formerly: tuple[str, ...] = ()
+
+    @property
+    def first_name(self) -> str:
+        """Its oldest name, for names that a new one must not change.
+
+        These are MLflow's experiment, where runs are found, and runs without ``--name``.
+        """
+        return (*self.formerly, self.name)[0]
 
     @property
     def store(self) -> type[Any]:

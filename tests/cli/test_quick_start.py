@@ -18,13 +18,13 @@ from raybio.methods import METHODS
 from raybio.runtime.run.folder import RunFolder
 from raybio.store.store import Store, open_store
 from tests.conftest import write_tables
-from tests.golden_records import GOLDEN
+from tests.golden_records import PRESENT
 from tests.methods.conformance_cases import tiny_config
 from tests.paths import ROOT
 from tests.runtime.search.test_index import write
 from tests.test_docs import parsed
 
-RECORDED = GOLDEN / "finished" / "sppt_protein"
+RECORDED = PRESENT / "finished" / "sppt_protein"
 
 
 def commands_of_readme() -> list[list[str]]:

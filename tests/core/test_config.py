@@ -1,27 +1,33 @@
 """Settings are read, overridden, compared, and refused with a reason."""
 
 import itertools
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import Field, ValidationError, model_validator
 
 from raybio.core.config import (
+    FORMERLY,
     BaseConfig,
     changed_settings,
     difference,
     fields,
     fingerprint,
+    first_path,
     load,
+    merge,
     name_digits,
     override,
     override_all,
     parse_yaml,
+    present_path,
     read_mapping,
     setting_hint,
 )
 from raybio.core.errors import ConfigError
+from raybio.methods import METHODS
 from raybio.training.settings import ScheduleConfig, TrainingConfig
 
 
@@ -280,6 +286,96 @@ def test_a_setting_that_is_added_later_leaves_the_digits_of_names_and_not_the_fi
     assert name_digits(newer) == name_digits(changed) != name_digits(Example())
     assert name_digits(Newer(added=4)) != name_digits(Newer())
     assert fingerprint(newer) != fingerprint(changed)
+
+
+class RenamedOptim(BaseConfig):
+    rate: float = Field(1e-4, gt=0, json_schema_extra={FORMERLY: ["peak_lr", "peak_rate"]})
+    fused: bool = True
+    betas: tuple[float, float] = (0.9, 0.999)
+
+
+class Renamed(BaseConfig):
+    """``Example`` with other names of a setting and of a section."""
+
+    seed: int = 0
+    kind: Literal["plain", "fancy"] = "plain"
+    margin: float | None = None
+    updates: RenamedOptim = Field(RenamedOptim(), json_schema_extra={FORMERLY: ["optim"]})
+
+
+FORMER_PATHS = ("optim.peak_lr", "optim.peak_rate", "optim.rate", "updates.peak_lr", "updates.rate")
+
+
+@pytest.mark.parametrize("path", FORMER_PATHS)
+def test_a_setting_is_given_by_a_former_name_in_a_file_an_option_and_a_record(
+    path: str, tmp_path: Path
+) -> None:
+    expected = Renamed(updates=RenamedOptim(rate=0.5))
+    section, name = path.split(".")
+    mapping = {section: {name: 0.5}}
+    assert override(Renamed(), path, "0.5") == expected
+    assert merge(Renamed, mapping, Renamed(updates=RenamedOptim(rate=0.25))) == expected
+    assert Renamed.from_mapping(mapping) == expected
+    assert changed_settings(mapping, expected) == []
+    lines = changed_settings(mapping | {"removed": 1}, expected)
+    assert "removed: 1 -> '(absent)'" in lines
+    assert not any(line.startswith(("optim", "updates.rate")) for line in lines)
+    file = tmp_path / "a.yaml"
+    file.write_text(f"{section}: {{{name}: 0.5}}")
+    assert load(Renamed, file) == expected
+    assert present_path(Renamed, path) == "updates.rate"
+    assert mapping == {section: {name: 0.5}}
+
+
+def test_a_setting_that_is_renamed_leaves_the_digits_of_names() -> None:
+    former = override(Example(), "optim.peak_lr", 0.5)
+    renamed = Renamed.from_mapping(former.to_mapping())
+    assert name_digits(renamed) == name_digits(former) != name_digits(Renamed())
+    assert first_path(Renamed, "updates.rate") == "optim.peak_lr"
+    assert first_path(Renamed, "updates.fused") == "optim.fused"
+
+
+@pytest.mark.parametrize("path", ["updates", "seed.more", "updates.rate.more", "nothing", "a.b"])
+def test_a_path_without_former_names_stays_as_it_is(path: str) -> None:
+    assert present_path(Renamed, path) == path
+
+
+@pytest.mark.parametrize(
+    ("mapping", "path"),
+    [
+        ({"updates": {"peak_lr": 0.5, "rate": 0.5}}, "updates.rate"),
+        ({"updates": {"peak_lr": 0.5, "peak_rate": 0.5}}, "updates.rate"),
+        ({"optim": {}, "updates": {}}, "updates"),
+    ],
+)
+def test_a_setting_under_two_names_is_refused(mapping: dict[str, Any], path: str) -> None:
+    for read in (Renamed.from_mapping, partial(merge, Renamed)):
+        with pytest.raises(ConfigError, match=rf"^{path}: is given twice.*keep one$"):
+            read(mapping)
+
+
+def test_options_for_a_setting_under_two_names_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^updates\.rate: is given twice"):
+        override_all(Renamed(), {"optim.peak_lr": "1", "updates.rate": "1"})
+
+
+def test_an_invalid_value_under_a_former_name_is_shown_with_the_present_one() -> None:
+    with pytest.raises(ConfigError, match=r"^updates\.rate: got -1, want a number > 0"):
+        Renamed.from_mapping({"optim": {"peak_lr": -1}})
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_former_name_of_a_setting_is_a_present_name_or_that_of_another_one(method: str) -> None:
+    sections: list[Any] = [METHODS[method].config]
+    while sections:
+        section = sections.pop()
+        names = list(section.model_fields)
+        for info in section.model_fields.values():
+            if isinstance(info.json_schema_extra, dict):
+                names += info.json_schema_extra.get(FORMERLY, [])
+            if isinstance(info.annotation, type) and issubclass(info.annotation, BaseConfig):
+                sections.append(info.annotation)
+        assert len(names) == len(set(names)), section
 
 
 def test_difference_names_each_setting_that_differs():

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from raybio.core.records import (
     MAX_RECORD_BYTES,
     export_record,
     fields_of,
+    from_record,
     read_recomputable,
     read_record,
     write_record,
@@ -125,7 +127,13 @@ def test_a_record_that_lost_its_checksum_is_damaged(tmp_path: Path) -> None:
             {"format": "run", "version": 0},
             "got version 0 of 'run', want version 1: .*make it again",
         ),
-        ({"format": "run", "version": 2}, "got version 2 of 'run', want version 1"),
+        ({"format": "run", "version": -(10**18)}, "got version -10* of 'run', want version 1"),
+        ({"format": "run", "version": "2"}, "got no format version, want version 1 of 'run'"),
+        ({"format": "run", "version": True}, "got no format version, want version 1 of 'run'"),
+        (
+            {"format": "run", "version": 2},
+            "got version 2 of 'run', want version 1: it was written by a newer version.*update it",
+        ),
         ({"format": "launch", "version": 1}, "got a record of 'launch', want one of 'run'"),
     ],
 )
@@ -192,3 +200,66 @@ def test_a_record_larger_than_any_that_is_written_is_not_read(
         export_record(path, "run", ""),
     ):
         pass
+
+
+@pytest.fixture
+def old_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a record of version 1, for which the present version is 3, with two steps to it."""
+    path = tmp_path / "run.json"
+    write_record(path, "run", {"system": "sppt_mag", "seed": 3})
+
+    def second(content: dict[str, Any]) -> dict[str, Any]:
+        return {"method": content.pop("system")} | content
+
+    def third(content: dict[str, Any]) -> dict[str, Any]:
+        return content | {"method": content["method"].upper()}
+
+    present = FORMATS["run"]._replace(version=3, steps={1: second, 2: third})
+    monkeypatch.setitem(FORMATS, "run", present)
+    return path
+
+
+def test_a_record_of_an_older_version_is_read_by_the_steps_from_it(old_run: Path) -> None:
+    before = old_run.read_bytes()
+    content = {"method": "SPPT_MAG", "seed": 3}
+    assert read_record(old_run, "run") == read_recomputable(old_run, "run") == content
+    copy = json.loads(before)
+    assert from_record(copy, "run", old_run) == content
+    assert copy == json.loads(before)
+    # The file keeps its version until it is written again.
+    assert old_run.read_bytes() == before
+    write_record(old_run, "run", content)
+    assert json.loads(old_run.read_bytes())["version"] == 3
+    assert read_record(old_run, "run") == content
+
+
+@pytest.mark.parametrize("missing", [1, 2])
+def test_a_record_of_an_older_version_is_refused_if_a_step_is_missing(
+    missing: int, old_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = {number: step for number, step in FORMATS["run"].steps.items() if number != missing}
+    monkeypatch.setitem(FORMATS, "run", FORMATS["run"]._replace(steps=steps))
+    complaint = "got version 1 of 'run', want version 3: .*make it again"
+    with pytest.raises(RecordFormatError, match=complaint):
+        read_record(old_run, "run")
+
+
+def test_a_damaged_record_of_an_older_version_is_damaged_and_no_step_sees_it(
+    old_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    present = FORMATS["run"]._replace(steps=dict.fromkeys((1, 2), seen.append))
+    monkeypatch.setitem(FORMATS, "run", present)
+    old_run.write_text(old_run.read_text().replace('"seed": 3', '"seed": 4'))
+    with pytest.raises(RecordError, match="its checksum is not that of what it holds") as raised:
+        read_record(old_run, "run")
+    assert not isinstance(raised.value, RecordFormatError)
+    assert read_recomputable(old_run, "run") is None
+    assert seen == []
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_steps_lead_from_their_first_version_to_the_present_one(kind: str) -> None:
+    present = FORMATS[kind]
+    first = min(present.steps, default=present.version)
+    assert [*present.steps] == [*range(first, present.version)]

@@ -2,6 +2,7 @@
 
 import math
 import random
+from functools import partial
 from itertools import islice
 from typing import Literal
 
@@ -9,9 +10,9 @@ import pytest
 import yaml
 from pydantic import Field, model_validator
 
-from raybio.core.config import BaseConfig
+from raybio.core.config import FORMERLY, BaseConfig, first_path
 from raybio.core.errors import ConfigError
-from raybio.core.search_space import Distribution, base_values_outside
+from raybio.core.search_space import Distribution, base_values_outside, refuse_decided_settings
 from raybio.core.search_space_file import load_search_space
 from tests.paths import ROOT
 
@@ -52,6 +53,45 @@ def load(tmp_path, space, configs=None, **changes):
     path = tmp_path / "space.yaml"
     path.write_text(yaml.safe_dump(mapping, sort_keys=False))
     return load_search_space(path, configs or {"example": Example})
+
+
+class Renamed(BaseConfig):
+    """A setting and another on which it depends, by new names."""
+
+    width: int = Field(8, json_schema_extra={FORMERLY: ["size"]})
+    updates: Optim = Field(Optim(), json_schema_extra={FORMERLY: ["optim"]})
+
+
+def test_a_space_has_present_names_of_settings_and_can_have_their_first_ones(tmp_path) -> None:
+    given = {
+        "size": {"choice": [8, 16]},
+        "optim.peak_lr": {"uniform": [0.1, 0.2], "when": {"size": 16}},
+    }
+    present = {
+        "width": {"choice": [8, 16]},
+        "updates.peak_lr": {"uniform": [0.1, 0.2], "when": {"width": 16}},
+    }
+    configs = {"example": Renamed}
+    space = load(tmp_path, given, configs)
+    assert space == load(tmp_path, present, configs)
+    assert list(space.space) == ["width", "updates.peak_lr"]
+    assert space.space["updates.peak_lr"].when == {"width": (16,)}
+    first = space.renamed(partial(first_path, Renamed))
+    assert list(first.space) == list(given)
+    assert first.space["optim.peak_lr"].when == {"size": (16,)}
+    tied = space.model_copy(update={"tied": {"width": {"16": {"updates.peak_lr": 0.1}}}})
+    assert tied.renamed(partial(first_path, Renamed)).tied == {
+        "size": {"16": {"optim.peak_lr": 0.1}}
+    }
+    for setting in ("size=3", "width=3"):
+        with pytest.raises(ConfigError, match="the space varies width"):
+            refuse_decided_settings(space, [setting], Renamed)
+
+
+def test_a_space_with_a_setting_under_two_names_is_refused(tmp_path) -> None:
+    given = {"size": {"choice": [8, 16]}, "width": {"choice": [8, 16]}}
+    with pytest.raises(ConfigError, match="width: is given twice, once under a former name"):
+        load(tmp_path, given, {"example": Renamed})
 
 
 def refused(tmp_path, space, **changes) -> str:

@@ -6,13 +6,20 @@ every combination is a run. Runs that differ only in seed or sentence set are re
 mean and deviation.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
-from raybio.core.config import override, override_all, parse_yaml, value_at
+from raybio.core.config import (
+    first_path,
+    override,
+    override_all,
+    parse_yaml,
+    present_path,
+    value_at,
+)
 from raybio.core.errors import ConfigError
 from raybio.core.final_report import FinalReport, SplitScores
 from raybio.core.search_space import quoted
@@ -101,12 +108,16 @@ def variants_of(spec: RunSpec, variations: Sequence[Variation]) -> list[Variant]
         ConfigError: if a setting does not exist or is given twice, or a value does not fit or
             cannot be part of a run's name.
     """
-    paths = [variation.path for variation in variations]
+    model = type(spec.config)
+    paths = [present_path(model, variation.path) for variation in variations]
     if len(set(paths)) < len(paths):
         raise ConfigError(
             f"--compare: {', '.join(paths)}: want each setting once, its values by comma"
         )
-    choices = [_choices(spec.config, variation) for variation in variations]
+    choices = [
+        _choices(spec.config, path, variation.values)
+        for path, variation in zip(paths, variations, strict=True)
+    ]
     return [_variant(spec, dict(zip(paths, values, strict=True))) for values in product(*choices)]
 
 
@@ -115,8 +126,9 @@ def _variant(spec: RunSpec, value_by_path: dict[str, Any]) -> Variant:
     changed = {
         path: value for path, value in value_by_path.items() if value != value_at(spec.config, path)
     }
-    names = short_names(value_by_path)
-    suffixes = [f".{names[path]}-{named(value)}" for path, value in changed.items()]
+    first_by_path = {path: first_path(type(spec.config), path) for path in value_by_path}
+    names = short_names(first_by_path.values())
+    suffixes = [f".{names[first_by_path[path]]}-{named(value)}" for path, value in changed.items()]
     name = spec.name + "".join(suffixes)
     try:
         RunFolder(spec.runs, name)
@@ -134,11 +146,10 @@ def _variant(spec: RunSpec, value_by_path: dict[str, Any]) -> Variant:
     return Variant(varied.in_steps(), value_by_path)
 
 
-def _choices(config: TrainingConfig, variation: Variation) -> list[Any]:
+def _choices(config: TrainingConfig, path: str, values: Iterable[Any]) -> list[Any]:
     """Return the run's own value and the others, each once and of the setting's type."""
-    path = variation.path
     try:
-        given = [value_at(override(config, path, value), path) for value in variation.values]
+        given = [value_at(override(config, path, value), path) for value in values]
     except ConfigError as error:
         raise ConfigError(f"--compare {path}: {error}") from None
     choices = [value_at(config, path)]

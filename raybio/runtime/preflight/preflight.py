@@ -24,7 +24,7 @@ from raybio.core.search_space import (
 )
 from raybio.core.search_space_file import load_search_space
 from raybio.encoders.config import SCRATCH
-from raybio.methods import METHODS
+from raybio.methods import METHODS, present_name
 from raybio.runtime.cluster.connection import (
     cluster_nodes,
     cluster_to_join,
@@ -191,12 +191,13 @@ def _look_at_settings(intent: Intent, plans: list[_Plan]) -> Iterator[Finding]:
     space = None
     options = replace(intent.options, runs=plans[-1].runs)
     if intent.space is not None:
-        space = load_search_space(intent.space, base_configs(options))
+        space = load_search_space(intent.space, base_configs(options), present_name)
         space = space.with_budget(intent.budget)
-        refuse_decided_settings(space, options.settings)
+        refuse_decided_settings(space, options.settings, METHODS[space.method].config)
         method = space.method
     if method is None:
         return
+    method = present_name(method)
     if method not in METHODS:
         raise ConfigError(f"--method: got {method!r}, want one of {', '.join(METHODS)}")
     run = resolve(method, options)

@@ -15,7 +15,7 @@ from typing import IO, Any
 import yaml
 
 from raybio.core.cache import warn_once
-from raybio.core.config import BaseConfig, changed_settings, difference
+from raybio.core.config import BaseConfig, changed_settings, difference, present_names
 from raybio.core.errors import (
     CheckpointError,
     ClusterError,
@@ -214,6 +214,8 @@ class RunFolder:
     def read_identity(self) -> dict[str, Any] | None:
         """Return ``run.json``, or its copy in the newest checkpoint; None if there is no run.
 
+        Its method and settings have their present names.
+
         Raises:
             CheckpointError: if the newest checkpoint has another format version.
             RecordError: if ``run.json`` is damaged or missing and the checkpoints have no copy of
@@ -222,7 +224,7 @@ class RunFolder:
         content, damage = self._read(self.identity, "run")
         if damage is not None:
             raise damage
-        return content
+        return None if content is None else with_present_names(content)
 
     def read_launch(self) -> dict[str, Any]:
         """Return ``launch.json``, or its copy in the newest checkpoint; empty if unknown.
@@ -460,6 +462,27 @@ class RunFolder:
                     )
                 time.sleep(0.2)
             yield
+
+
+def with_present_names(identity: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of ``run.json`` with the present names of method and settings.
+
+    Those of a method that is not installed stay as they are. A sweep's search space has other
+    classes; ``tune.driver`` renames the settings in it.
+    """
+    # Imported here: the settings of all methods take half a second to import.
+    from raybio.methods import METHODS, present_name
+
+    name = present_name(str(identity.get("method")))
+    method = METHODS.get(name)
+    config = identity.get("config")
+    if method is None or not isinstance(config, dict):
+        return identity
+    if "space" in config:
+        config = config | {"base": present_names(method.config, config.get("base"))}
+    else:
+        config = present_names(method.config, config)
+    return identity | {"method": name, "config": config}
 
 
 def committed_in(checkpoints: Path) -> bool:

@@ -7,13 +7,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from raybio.core.config import load, merge, name_digits, override_all, recorded_config
+from raybio.core.config import (
+    load,
+    merge,
+    name_digits,
+    override_all,
+    present_paths,
+    recorded_config,
+)
 from raybio.core.errors import ConfigError
 from raybio.core.files import RUN, check_local, check_writable_folder
 from raybio.core.location import BucketPath, Location, absolute, location
 from raybio.core.recipes import recipe_named
 from raybio.core.records import read_record
-from raybio.methods import METHODS
+from raybio.methods import METHODS, method_named
 from raybio.runtime.run.folder import LAUNCH, RunFolder, usual_folder
 from raybio.runtime.run.spec import DEVICES, Compute, RunSpec
 from raybio.training.method import Method
@@ -86,16 +93,16 @@ def resolve(method: str, options: RunOptions, name_prefix: str | None = None) ->
     - A configuration from the folder of a run or sweep implies its store, workers and device.
 
     Args:
-        method: key in ``METHODS``.
+        method: key in ``METHODS``, or a former name of a method.
         options: options of the command line.
-        name_prefix: beginning of the default name; None: the method's name.
+        name_prefix: beginning of the default name; None: the method's first name.
 
     Raises:
         ConfigError: for wrong options.
         RecordError: if a record of the run of that name is damaged and cannot be rebuilt.
         StoreError: if the store is missing or damaged.
     """
-    entry = METHODS[method]
+    entry = method_named(method)
     if options.compute.device not in DEVICES:
         raise ConfigError(f"--device: got {options.compute.device!r}, want auto, cpu or gpu")
     runs, bucket = runs_folder(options.runs)
@@ -120,9 +127,9 @@ def resolve(method: str, options: RunOptions, name_prefix: str | None = None) ->
     from raybio.store.store import open_store  # reads Arrow files: wrong settings need none
 
     digest = open_store(store, entry.store).digest
-    default_name = f"{name_prefix or method}-{name_digits(config)[:8]}{digest[:4]}"
+    default_name = f"{name_prefix or entry.first_name}-{name_digits(config)[:8]}{digest[:4]}"
     run = RunSpec(
-        method=method,
+        method=entry.name,
         config=config,
         store=absolute(store),
         name=options.name or default_name,
@@ -130,7 +137,7 @@ def resolve(method: str, options: RunOptions, name_prefix: str | None = None) ->
         bucket=bucket,
         tracking=options.tracking or recorded.get("tracking"),
         compute=options.compute.or_recorded(recorded),
-        explicit=frozenset(options.given_settings),
+        explicit=frozenset(present_paths(entry.config, options.given_settings)),
         accepts_long_run=options.accepts_long_run or own.get("is_length_accepted", False),
         is_strict=options.is_strict,
         recipe=options.recipe or recorded.get("recipe"),

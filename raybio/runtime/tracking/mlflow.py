@@ -103,7 +103,7 @@ def reopen(client: Any, run_id: str) -> bool:
 
 def find_runs(client: Any, method: str, key: str) -> list[str]:
     """Return all runs with this key, including those of attempts whose response was lost."""
-    experiment = client.get_experiment_by_name(method)
+    experiment = client.get_experiment_by_name(METHODS[method].first_name)
     if experiment is None:
         return []
     return [
@@ -114,12 +114,14 @@ def find_runs(client: Any, method: str, key: str) -> list[str]:
 
 def create_run(client: Any, uri: str, method: str, name: str, tags: dict[str, str]) -> str:
     """Create a run in the method's experiment, and the experiment if needed; return its id."""
-    experiment = client.get_experiment_by_name(method)
+    experiment = client.get_experiment_by_name(METHODS[method].first_name)
     if experiment is None:
         artifacts = None
         if uri.startswith("sqlite:"):
             artifacts = (Path(uri.removeprefix("sqlite:///")).parent / "mlartifacts").as_uri()
-        experiment_id = client.create_experiment(method, artifact_location=artifacts)
+        experiment_id = client.create_experiment(
+            METHODS[method].first_name, artifact_location=artifacts
+        )
     else:
         experiment_id = experiment.experiment_id
         if experiment.lifecycle_stage == "deleted":

@@ -122,7 +122,7 @@ class Tracker:
         Args:
             folder: the run's folder.
             uri: URI of the tracking server or database.
-            method: key in ``METHODS``, and the experiment's name.
+            method: key in ``METHODS``; its first name is that of the experiment.
             config: the whole configuration.
             data_digest: digest of the store.
             parent_run_id: MLflow run that this one belongs to.

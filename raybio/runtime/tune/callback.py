@@ -86,7 +86,7 @@ class TrialCallback(Callback):
         self.parent = parent
         self.trials: list[Trial] = []
         self._trial_by_id: dict[str, Trial] = {}
-        self._recorded = earlier_trials(folder.path)
+        self._recorded = earlier_trials(spec)
         self._trackers: dict[str, Tracker] = {}
         self._ended: list[Tracker] = []
         self._warnings = WarningPrinter()
@@ -106,7 +106,7 @@ class TrialCallback(Callback):
             content = read_record(record, "trial")
             if content is None:
                 continue  # the trial has neither a record nor a log to send
-            tracker = self._tracker(recorded_trial(content, record))
+            tracker = self._tracker(recorded_trial(self.spec, content.get("trial"), record))
             if tracker.is_pending:
                 tracker.start()
                 self._end_run(tracker, status_of(tracker.folder))

@@ -22,16 +22,17 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ray
-from pydantic import create_model
+from pydantic import create_model, field_validator
 from ray import tune
 from ray.tune.progress_reporter import TrialProgressCallback
 from ray.tune.trainable import wrap_function
 
-from raybio.core.config import BaseConfig
+from raybio.core.config import BaseConfig, present_path
 from raybio.core.errors import (
     CheckpointError,
     ClusterError,
@@ -46,7 +47,7 @@ from raybio.core.errors import (
 from raybio.core.location import absolute
 from raybio.core.records import read_recomputable, read_record, write_record
 from raybio.core.search_space import SearchSpace
-from raybio.methods import METHODS
+from raybio.methods import METHODS, present_name
 from raybio.runtime.cluster.connection import (
     cluster_nodes,
     cluster_to_join,
@@ -247,10 +248,19 @@ def _identity(space: SearchSpace, base: BaseConfig) -> BaseConfig:
     """Return the identity of a sweep, equal for all starts: its search space and base settings.
 
     The fields have the classes of both, so that settings that are newer than a sweep get their
-    defaults.
+    defaults, and those of former names their present ones.
     """
+
+    def with_present_names(recorded: SearchSpace) -> SearchSpace:
+        renamed = recorded.renamed(partial(present_path, type(base)))
+        return renamed.model_copy(update={"method": present_name(recorded.method)})
+
     identity: type[BaseConfig] = create_model(
-        "SweepIdentity", __base__=BaseConfig, space=(type(space), ...), base=(type(base), ...)
+        "SweepIdentity",
+        __base__=BaseConfig,
+        __validators__={"with_present_names": field_validator("space")(with_present_names)},
+        space=(type(space), ...),
+        base=(type(base), ...),
     )
     return identity.model_validate({"space": space, "base": base})
 
@@ -265,7 +275,7 @@ def _check_names(spec: SweepSpec) -> None:
         content = read_recomputable(path, "trial")
         if content is None:
             continue  # later restored from the sweep's record, or refused
-        name = spec.folder(recorded_trial(content, path)).path.name
+        name = spec.folder(recorded_trial(spec, content.get("trial"), path)).path.name
         if path.parent.name != name:
             raise CheckpointError(
                 f"{path.parent}: the present raybio names this trial {name}. The sweep was begun "
@@ -373,7 +383,7 @@ def _restore_records(folder: RunFolder, spec: SweepSpec) -> None:
     Raises:
         RecordError: for a trial that is not in it.
     """
-    trials = {spec.folder(trial).name: trial for trial in earlier_trials(folder.path)}
+    trials = {spec.folder(trial).name: trial for trial in earlier_trials(spec)}
     for path in sorted((folder.path / "trials").glob("*/")):
         record = path / TRIAL_RECORD
         if path.name in trials and read_recomputable(record, "trial") is None:

@@ -104,7 +104,7 @@ def records(spec: SweepSpec) -> list[TrialRecord]:
 def _record(spec: SweepSpec, path: Path) -> TrialRecord:
     folder = RunFolder(path.parent.parent, path.parent.name)
     content = read_record(path, "trial") or {}
-    trial = recorded_trial(content, path)
+    trial = recorded_trial(spec, content.get("trial"), path)
     failure = read_record(folder.failure, "failure") or {}
     reports = read_reports(folder.metrics)
     values = spec.goal.own_values(reports)

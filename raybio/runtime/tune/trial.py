@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from raybio.core.config import name_digits, override_all
+from raybio.core.config import name_digits, override_all, present_paths
 from raybio.core.errors import RecordError
 from raybio.core.location import BucketPath
 from raybio.core.records import FORMATS, fields_of, read_record
@@ -202,27 +202,29 @@ class SweepSpec:
         return RunFolder(self.path / "trials", name)
 
 
-def earlier_trials(sweep: Path) -> list[Trial]:
+def earlier_trials(spec: SweepSpec) -> list[Trial]:
     """Return the trials of the sweep's earlier starts in order; for a population, its members."""
-    content = read_record(sweep / TRIALS, "trials") or {"trials": []}
+    path = spec.path / TRIALS
+    content = read_record(path, "trials") or {"trials": []}
     trials = content.get("trials")
     if not isinstance(trials, list):
-        raise RecordError(f"{sweep / TRIALS}: lacks trials. {FORMATS['trials'].if_lost}")
-    return [Trial(**fields_of(Trial, fields, sweep / TRIALS)) for fields in trials]
+        raise RecordError(f"{path}: lacks trials. {FORMATS['trials'].if_lost}")
+    return [recorded_trial(spec, fields, path) for fields in trials]
 
 
-def recorded_trial(content: Mapping[str, Any], path: Path) -> Trial:
-    """Return the trial in the content of its ``trial.json``.
+def recorded_trial(spec: SweepSpec, fields: object, path: Path) -> Trial:
+    """Return a trial from the fields in a record, with the present names of its settings.
 
     Raises:
-        RecordError: if the record lacks it.
+        RecordError: if the record lacks some.
     """
-    return Trial(**fields_of(Trial, content.get("trial"), path))
+    trial = Trial(**fields_of(Trial, fields, path))
+    return replace(trial, settings=present_paths(type(spec.run.config), trial.settings))
 
 
 def first_trials(spec: SweepSpec) -> list[Trial]:
     """Return the earlier trials without those that repeat others with another seed."""
-    return [trial for trial in earlier_trials(spec.path) if set(trial.settings) <= spec.space.paths]
+    return [trial for trial in earlier_trials(spec) if set(trial.settings) <= spec.space.paths]
 
 
 def new_trial_record(trial: Trial) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import yaml
 from raybio.core.records import write_record
 from raybio.core.search_space import SearchSpace
 from raybio.core.search_space_file import load_search_space
-from raybio.methods import METHODS
+from raybio.methods import METHODS, present_name
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog
 from raybio.runtime.run.spec import RunSpec
@@ -27,9 +27,8 @@ def space_of(folder: Path, **sections: object) -> SearchSpace:
         **sections,
     }
     (folder / "space.yaml").write_text(yaml.safe_dump(given))
-    return load_search_space(
-        folder / "space.yaml", {name: entry.config for name, entry in METHODS.items()}
-    )
+    configs = {name: entry.config for name, entry in METHODS.items()}
+    return load_search_space(folder / "space.yaml", configs, present_name)
 
 
 def spec_of(folder: Path, **sections: object) -> SweepSpec:

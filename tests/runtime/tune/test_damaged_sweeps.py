@@ -176,4 +176,4 @@ def test_the_driver_prints_a_warning_of_trials_once(
         callback._show_warnings(trial)
     shown = capsys.readouterr().out
     assert shown.count("| warning: bf16 is slow here") == 1
-    assert earlier_trials(spec.path)[:2] == [GOOD, BAD]
+    assert earlier_trials(spec)[:2] == [GOOD, BAD]

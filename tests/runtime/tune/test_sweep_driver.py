@@ -97,12 +97,12 @@ def test_trials_of_earlier_starts_stay_listed_however_often_the_driver_is_killed
     trials = [of(0.0), of(0.1), of(0.5)]
     for first_ones in (3, 1, 2):  # the later drivers are killed while trials are told of again
         begin(callback_of(spec), *trials[:first_ones])
-        assert earlier_trials(spec.path) == trials
+        assert earlier_trials(spec) == trials
     successor = Trial(trials[1].settings, branch="abc")
     callback = callback_of(spec)
     begin(callback, *trials[:2])
     begin(callback, trials[0], successor)
-    assert earlier_trials(spec.path) == [trials[0], successor, trials[2]]
+    assert earlier_trials(spec) == [trials[0], successor, trials[2]]
     folder = spec.folder(trials[1])
     assert status_of(folder) == "continued as another trial"
 

@@ -16,6 +16,7 @@ from raybio.core.config import load, override_all
 from raybio.core.errors import ClusterError, ConfigError, DivergedError, MetricError, StoreError
 from raybio.core.records import read_record, write_record
 from raybio.core.search_space import Distribution, refuse_decided_settings
+from raybio.methods import METHODS
 from raybio.runtime.cluster.resources import Node, check_resources, fit_trials, trial_resources
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.goal import Goal
@@ -651,7 +652,9 @@ def test_settings_that_the_space_decides_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         refuse_decided_settings(
-            space_of(tmp_path), ("seed=3", "schedule.evaluate_every_steps=10", setting)
+            space_of(tmp_path),
+            ("seed=3", "schedule.evaluate_every_steps=10", setting),
+            METHODS["sppt_protein"].config,
         )
 
 
