@@ -101,9 +101,9 @@ def reopen(client: Any, run_id: str) -> bool:
     return True
 
 
-def find_runs(client: Any, method: str, key: str) -> list[str]:
+def find_runs(client: Any, experiment_name: str, key: str) -> list[str]:
     """Return all runs with this key, including those of attempts whose response was lost."""
-    experiment = client.get_experiment_by_name(METHODS[method].first_name)
+    experiment = client.get_experiment_by_name(experiment_name)
     if experiment is None:
         return []
     return [
@@ -112,16 +112,14 @@ def find_runs(client: Any, method: str, key: str) -> list[str]:
     ]
 
 
-def create_run(client: Any, uri: str, method: str, name: str, tags: dict[str, str]) -> str:
-    """Create a run in the method's experiment, and the experiment if needed; return its id."""
-    experiment = client.get_experiment_by_name(METHODS[method].first_name)
+def create_run(client: Any, uri: str, experiment_name: str, name: str, tags: dict[str, str]) -> str:
+    """Create a run in an experiment, and the experiment if needed; return the run's id."""
+    experiment = client.get_experiment_by_name(experiment_name)
     if experiment is None:
         artifacts = None
         if uri.startswith("sqlite:"):
             artifacts = (Path(uri.removeprefix("sqlite:///")).parent / "mlartifacts").as_uri()
-        experiment_id = client.create_experiment(
-            METHODS[method].first_name, artifact_location=artifacts
-        )
+        experiment_id = client.create_experiment(experiment_name, artifact_location=artifacts)
     else:
         experiment_id = experiment.experiment_id
         if experiment.lifecycle_stage == "deleted":

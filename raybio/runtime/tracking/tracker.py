@@ -24,6 +24,7 @@ from typing import Any
 
 from raybio.core.errors import ConfigError
 from raybio.core.records import read_recomputable, read_record, write_record
+from raybio.methods import METHODS
 from raybio.runtime.cluster.machine import MachineLoad, warn_of_network
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsTail, position_of
@@ -360,7 +361,7 @@ class Tracker:
         self.is_open.set()
 
     def _find_runs(self) -> list[str]:
-        return mlflow_run.find_runs(self._client, self.method, self.key)
+        return mlflow_run.find_runs(self._client, self._experiment, self.key)
 
     def _create_run(self) -> str:
         tags = mlflow_run.tags_of(self.method, self.data_digest, self.folder.encoder)
@@ -368,7 +369,12 @@ class Tracker:
         if parent_run_id is not None:
             tags["mlflow.parentRunId"] = parent_run_id
         tags[mlflow_run.KEY] = self.key
-        return mlflow_run.create_run(self._client, self.uri, self.method, self.folder.name, tags)
+        name = self.folder.name
+        return mlflow_run.create_run(self._client, self.uri, self._experiment, name, tags)
+
+    @property
+    def _experiment(self) -> str:
+        return METHODS[self.method].first_name
 
     def _forward(self) -> None:
         self._unsent += self._tail.read()
