@@ -35,6 +35,7 @@ BLOCK_BYTES = 16 * 2**20
 
 
 BLOCKS_PER_DATASET = 256
+"""A limit on the blocks of a dataset bounds the memory of this process."""
 
 
 DATA_CPUS = 0.1
@@ -129,7 +130,11 @@ def stream_batches(
 
 
 class _Pump:
-    """A thread that reads the datasets and keeps a few decoded steps ready."""
+    """Threads that read the datasets, one each, and keep a few decoded steps ready.
+
+    A dataset takes seconds to start. So its thread begins while training still has the last block
+    of the dataset before it.
+    """
 
     def __init__(
         self,
@@ -147,8 +152,8 @@ class _Pump:
         self.num_tasks = num_tasks
         self.ready: queue.Queue[Any] = queue.Queue(maxsize=max(prefetch, 1))
         self.closed = threading.Event()
-        self.thread = threading.Thread(target=self._run, name="raybio-stream", daemon=True)
-        self.thread.start()
+        self.thread: threading.Thread | None = None
+        self._start(0)
 
     @property
     def has_item(self) -> bool:
@@ -172,19 +177,38 @@ class _Pump:
             yield item
 
     def close(self) -> None:
-        """Stop the thread and its dataset."""
+        """Stop the threads and their datasets."""
         self.closed.set()
-        self.thread.join(timeout=5)
+        if self.thread is not None:
+            self.thread.join(timeout=5)
 
-    def _run(self) -> None:
+    def _start(self, first_block: int) -> None:
+        """Start the thread of the dataset that begins with this block."""
+        self.thread = threading.Thread(
+            target=self._run, args=(first_block, self.thread), name="raybio-stream", daemon=True
+        )
+        self.thread.start()
+
+    def _run(self, first_block: int, before: threading.Thread | None) -> None:
+        """Read a dataset; its steps follow those of the thread ``before``."""
+        bound_K2 = self.bound_K2[first_block : first_block + BLOCKS_PER_DATASET]
+        next_block = first_block + len(bound_K2)
+        is_last = next_block == len(self.bound_K2)
         try:
-            tables = _tables(self.collate, self.bound_K2, self.rank, self.world, self.num_tasks)
-            for table in tables:
+            tables = _tables(self.collate, bound_K2, self.rank, self.world, self.num_tasks)
+            for number, table in enumerate(tables):
+                if number == 0 and before is not None:
+                    before.join()
+                if number == len(bound_K2) - 1 and not is_last and not self.closed.is_set():
+                    self._start(next_block)
                 for row in range(table.num_rows):
                     if not self._put(unpack(table, row)):
                         return
-            self._put(_END)
+            if is_last:
+                self._put(_END)
         except BaseException as error:  # raised again in the training loop
+            if before is not None:
+                before.join()
             self._put(_own_error(error))
 
     def _put(self, item: Any) -> bool:
@@ -219,38 +243,35 @@ def _steps_per_block(arrays: Mapping[str, np.ndarray]) -> int:
 def _tables(
     collate: Collate, bound_K2: np.ndarray, rank: int, world: int, num_tasks: int
 ) -> Iterator[pa.Table]:
-    """Yield one table per block, in order.
-
-    A new dataset every ``BLOCKS_PER_DATASET`` blocks bounds the memory of this process.
-    """
+    """Yield one table per block of a dataset, in order."""
+    if not len(bound_K2):
+        return
     import ray
     import ray.data
 
     # Other nodes may not have the store, and would fetch it from its bucket. They collate only
     # where this node has no CPU left.
     here = {NODE_ID: ray.get_runtime_context().get_node_id()}
-    for start in range(0, len(bound_K2), BLOCKS_PER_DATASET):
-        bounds = bound_K2[start : start + BLOCKS_PER_DATASET].tolist()
-        with _settings():
-            # Tasks of ray.data.range or from_arrow would reserve a whole CPU each, which training
-            # workers may not leave.
-            blocks = ray.data.from_items(
-                [{"bounds": bound} for bound in bounds], override_num_blocks=len(bounds)
-            )
-            dataset = blocks.map_batches(
-                _CollateBlock(collate, rank, world),
-                batch_size=None,
-                batch_format="pyarrow",
-                zero_copy_batch=True,
-                num_cpus=DATA_CPUS / num_tasks,
-                compute=ray.data.TaskPoolStrategy(size=num_tasks),
-                label_selector=here,
-                fallback_strategy=[{"label_selector": {}}],
-            )
-            tables = iter(
-                dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=1)
-            )
-        yield from tables
+    with _settings():
+        # Tasks of ray.data.range or from_arrow would reserve a whole CPU each, which training
+        # workers may not leave.
+        blocks = ray.data.from_items(
+            [{"bounds": bound} for bound in bound_K2.tolist()], override_num_blocks=len(bound_K2)
+        )
+        dataset = blocks.map_batches(
+            _CollateBlock(collate, rank, world),
+            batch_size=None,
+            batch_format="pyarrow",
+            zero_copy_batch=True,
+            num_cpus=DATA_CPUS / num_tasks,
+            compute=ray.data.TaskPoolStrategy(size=num_tasks),
+            label_selector=here,
+            fallback_strategy=[{"label_selector": {}}],
+        )
+        tables = iter(
+            dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=1)
+        )
+    yield from tables
 
 
 class _CollateBlock:

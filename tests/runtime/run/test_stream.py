@@ -199,6 +199,26 @@ def lines_of(path: Path) -> list[list[str]]:
 
 
 @pytest.mark.usefixtures("ray_cluster")
+def test_the_next_dataset_starts_while_training_has_the_last_block_of_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "BLOCKS_PER_DATASET", 2)
+    bound_K2 = np.array([[0, 1], [1, 9], [9, 10], [10, 12], [12, 13]])
+    pump = stream._Pump(Counting(tmp_path), bound_K2, 0, 1, 1, prefetch=1)
+    items = iter(pump)
+    steps = [next(items)[0], next(items)[0]]
+    # Training stands at the first step of the second block.
+    pause = threading.Event()
+    end = time.monotonic() + stream.STALL_SECONDS
+    while "9" not in {step for step, _, _ in lines_of(tmp_path / "collated")}:
+        pause.wait(0.02)
+        assert time.monotonic() < end, "the next dataset has not started"
+    steps += [step for step, _ in items]
+    pump.close()
+    assert steps == list(range(13))
+
+
+@pytest.mark.usefixtures("ray_cluster")
 def test_a_stream_that_is_left_early_ends_its_thread(tmp_path: Path) -> None:
     steps = stream_batches(
         Counting(tmp_path), first_step=0, num_steps=10**6, rank=0, world=1, batch_type=TokenBatch
