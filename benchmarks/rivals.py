@@ -63,10 +63,16 @@ def run_difference(arguments: argparse.Namespace) -> str:
     """Compare trained runs with a row of other runs, on the same units."""
     trained = [unit_scores(run, TRAINED, arguments.split) for run in arguments.runs.split(",")]
     others = [unit_scores(run, arguments.row, arguments.split) for run in arguments.of.split(",")]
-    if len(others) == 1:
-        found = untrained_difference(trained, others * len(trained), arguments.measure)
-    else:
-        found = paired_difference(trained, others, arguments.measure)
+    measures = list(trained[0].value_by_measure)
+    if arguments.measure not in measures:
+        sys.exit(f"--measure {arguments.measure}: there are {', '.join(measures)}")
+    try:
+        if len(others) == 1:
+            found = untrained_difference(trained, others * len(trained), arguments.measure)
+        else:
+            found = paired_difference(trained, others, arguments.measure)
+    except ValueError as error:
+        sys.exit(str(error))
     value, low, high = found.difference
     p = "" if found.p is None else f", p = {found.p:.2g}"
     return f"{value:+.4f} [{low:+.4f}, {high:+.4f}]{p}; {found.num_units:,} units"

@@ -57,12 +57,14 @@ COMMANDS = {
 """Modules whose commands start clusters of their own: one after the other, beside the shared cluster of the tests."""
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """One thread, here and in what is started: two that wait for each other while others work take longer."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     # Commands collect garbage as they end. What the tests have imported is none, and is left out.
-    gc.disable()
+    is_controller = config.getoption("numprocesses", default=None) is not None
+    if not is_controller or hasattr(config, "workerinput"):
+        gc.disable()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

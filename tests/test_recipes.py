@@ -382,7 +382,7 @@ def test_the_table_of_encoders_names_the_source_of_each_recipe() -> None:
 
 
 NOT_OF_TRAINING = re.compile(
-    r"precision|memory\..*|evaluation\..*|schedule\.(max_steps|keep_best|early.*|.*_every_.*)"
+    r"precision|memory\..*|evaluation\..*|schedule\.(max_steps|.*_every_.*)"
     r"|encoder\.source|graph\.kind"
 )
 

@@ -171,6 +171,9 @@ def test_every_name_of_a_method_is_that_of_one() -> None:
     names = [name for method in METHODS.values() for name in (method.name, *method.formerly)]
     assert sorted(names) == sorted(set(names))
     assert list(METHODS) == [method.name for method in METHODS.values()]
+    former = replace(METHODS[PROTEIN_METHOD], name="graph_protein", formerly=(PROTEIN_METHOD,))
+    assert former.has_name("graph_protein") and former.has_name(PROTEIN_METHOD)
+    assert not former.has_name("sppt_mag") and not former.has_name(None)
 
 
 @every_version

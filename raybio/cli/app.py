@@ -70,7 +70,9 @@ def run_app(app: typer.Typer, arguments: Sequence[str]) -> NoReturn:
             kind = "DiskError"
             if problem is None:
                 kind = type(error).__name__
-                problem = f"{one_line(error)}. --verbose shows where it happened"
+                problem = one_line(error)
+                if "--verbose" not in arguments:
+                    problem += ". --verbose shows where it happened"
             print(f"{kind}: {problem}", file=sys.stderr)
             sys.exit(2)
     sys.exit(0)

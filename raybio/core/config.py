@@ -88,6 +88,12 @@ FORMERLY = "formerly"
 section, the oldest first. They are read as the present name."""
 
 
+FIRST_DEFAULT = "first_default"
+"""Key in a field's ``json_schema_extra``: the default that the setting had at first, if it has
+another one now. Names of runs depend on what differs from it, so that a run with the former default
+is found by giving the setting."""
+
+
 class Replaced(NamedTuple):
     """A setting that another one of its section replaces, and the default of its class."""
 
@@ -373,16 +379,29 @@ def fingerprint(config: BaseConfig) -> str:
 def name_digits(config: BaseConfig) -> str:
     """Return 16 hex digits for a run's name, a hash of all settings that differ from the defaults.
 
-    A setting that is added or renamed in a later version does not change them. Use ``fingerprint``
-    as the key of a cache: these digits do not depend on the defaults.
+    A setting that is added or renamed in a later version, or that gets another default, does not
+    change them. Use ``fingerprint`` as the key of a cache: these digits do not depend on the
+    defaults.
     """
-    defaults = flatten(type(config).model_construct().to_mapping())
+    defaults = flatten(type(config).model_construct().to_mapping()) | _first_defaults(type(config))
     changed = {
         first_path(type(config), path): value
         for path, value in flatten(config.to_mapping()).items()
         if path not in defaults or value != defaults[path]
     }
     return json_digest(changed)[:16]
+
+
+def _first_defaults(model: type[BaseConfig], prefix: str = "") -> dict[str, Any]:
+    """Return path -> first default of the settings that have another one now."""
+    found: dict[str, Any] = {}
+    for name, info in model.model_fields.items():
+        inner: Any = info.annotation
+        if _is_section(inner):
+            found |= _first_defaults(inner, f"{prefix}{name}.")
+        elif FIRST_DEFAULT in _extra(info):
+            found[prefix + name] = _extra(info)[FIRST_DEFAULT]
+    return found
 
 
 def flatten(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -244,22 +244,22 @@ def delete_leftovers(path: Path) -> None:
     """Delete leftovers of killed processes next to an output that only this process writes.
 
     These are folders of ``atomic_folder`` and files of ``replaced_file``. An old folder whose
-    replacement did not come goes back to ``path``.
-
-    Raises:
-        OSError: if one cannot be deleted.
+    replacement did not come goes back to ``path``. What cannot be deleted stays.
     """
+    path = path.resolve()
     for leftover in path.parent.glob(f".{glob.escape(path.name)}.*"):
         end = leftover.name.removeprefix(f".{path.name}.")
         if leftover.is_dir() and re.fullmatch(r"[a-z0-9_]{8}", end):
             # A hidden folder of the user may have such a name.
-            if {entry.name for entry in leftover.iterdir()} <= {"new", "old"}:
+            names = {entry.name for entry in leftover.iterdir()}
+            if names and names <= {"new", "old"}:
                 old = leftover / "old"
                 if old.exists() and not path.exists():
                     old.rename(path)
-                shutil.rmtree(leftover)
+                shutil.rmtree(leftover, ignore_errors=True)
         elif leftover.is_file() and end.isdecimal():
-            leftover.unlink()
+            with contextlib.suppress(OSError):
+                leftover.unlink()
 
 
 def replace_folder(new: Path, path: Path, old: Path) -> None:

@@ -105,8 +105,6 @@ def _parse(
         distribution, wrong = _parse_entry(path, entry, base)
         if distribution is not None:
             wrong += _condition_problems(path, distribution, distributions, listed)
-        if listed.count(path) > 1:
-            wrong.append(f"{path}: is given twice, once under a former name; keep one")
         problems += wrong
         if distribution is not None and not wrong:
             distributions[path] = distribution
@@ -114,6 +112,8 @@ def _parse(
         problems.append(
             "tied: is for jobs that know their settings; want space, with when where it depends"
         )
+    twice = [path for path in dict.fromkeys(listed) if listed.count(path) > 1]
+    problems += [f"{path}: is given twice, once under a former name; keep one" for path in twice]
     # If every entry is wrong, stand-ins let the rest of the file be checked: the space must not be
     # empty.
     stand_ins = {path: Distribution("choice", (None,)) for path in listed}

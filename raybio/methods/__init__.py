@@ -36,9 +36,7 @@ METHODS: dict[str, Method] = {
 
 def present_name(name: str) -> str:
     """Return the present name of a method; an unknown one as it is."""
-    if name in METHODS:
-        return name
-    return next((method.name for method in METHODS.values() if name in method.formerly), name)
+    return next((method.name for method in METHODS.values() if method.has_name(name)), name)
 
 
 def method_named(name: str) -> Method:

@@ -113,6 +113,10 @@ class Method:
     citation: str = ""
     formerly: tuple[str, ...] = ()
 
+    def has_name(self, name: object) -> bool:
+        """Return whether this is its name or a former one."""
+        return name == self.name or name in self.formerly
+
     @property
     def first_name(self) -> str:
         """Its oldest name, for names that a new one must not change.

@@ -9,6 +9,7 @@ import pytest
 from pydantic import Field, ValidationError, model_validator
 
 from raybio.core.config import (
+    FIRST_DEFAULT,
     FORMERLY,
     BaseConfig,
     changed_settings,
@@ -286,6 +287,25 @@ def test_a_setting_that_is_added_later_leaves_the_digits_of_names_and_not_the_fi
     assert name_digits(newer) == name_digits(changed) != name_digits(Example())
     assert name_digits(Newer(added=4)) != name_digits(Newer())
     assert fingerprint(newer) != fingerprint(changed)
+
+
+def test_a_setting_with_another_default_than_at_first_leaves_the_digits_of_names() -> None:
+    class Optim(BaseConfig):
+        peak_lr: float = Field(0.5, gt=0, json_schema_extra={FIRST_DEFAULT: 1e-4})
+        fused: bool = True
+        betas: tuple[float, float] = (0.9, 0.999)
+
+    class Later(BaseConfig):
+        """``Example`` with another default."""
+
+        seed: int = 0
+        kind: Literal["plain", "fancy"] = "plain"
+        margin: float | None = None
+        optim: Optim = Optim()
+
+    assert name_digits(override(Later(), "optim.peak_lr", 1e-4)) == name_digits(Example())
+    former = override(Example(), "optim.peak_lr", 0.5)
+    assert name_digits(Later()) == name_digits(former) != name_digits(Example())
 
 
 class RenamedOptim(BaseConfig):

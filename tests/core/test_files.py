@@ -163,9 +163,18 @@ def test_what_killed_commands_left_next_to_an_output_is_deleted(tmp_path: Path) 
     (tmp_path / ".out.abcd_123" / "new").mkdir(parents=True)
     (tmp_path / ".out.settings").mkdir()
     (tmp_path / ".out.settings" / "mine.toml").write_text("mine")
-    kept.append(".out.settings")
+    (tmp_path / ".out.an_empty").mkdir()
+    kept += [".out.settings", ".out.an_empty"]
     delete_leftovers(tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kept)
+
+
+def test_leftovers_of_an_output_that_is_a_link_are_next_to_its_target(tmp_path: Path) -> None:
+    (tmp_path / "disk" / ".real.abcd_123" / "new").mkdir(parents=True)
+    (tmp_path / "disk" / "real").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "disk" / "real")
+    delete_leftovers(tmp_path / "out")
+    assert [path.name for path in (tmp_path / "disk").iterdir()] == ["real"]
 
 
 def test_an_old_folder_whose_replacement_did_not_come_goes_back(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from raybio.core.config import BaseConfig
+from raybio.core.config import FIRST_DEFAULT, BaseConfig
 from raybio.encoders.config import TextEncoderConfig
 from raybio.training.settings import OptimConfig, ScheduleConfig, TrainingConfig
 
@@ -70,6 +70,7 @@ class TermEvaluationConfig(BaseConfig):
         ge=0,
         description="the same for the final table, which embeds them for each encoder; 0: all of "
         "them",
+        json_schema_extra={FIRST_DEFAULT: 0},
     )
     field: Literal["auto", "title", "abstract"] = Field(
         "auto",

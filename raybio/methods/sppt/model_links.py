@@ -23,11 +23,13 @@ from raybio.core.records import read_record
 from raybio.encoders.text import TextEncoder
 from raybio.methods.sppt.articles import system as articles
 from raybio.methods.sppt.articles.config import Config as ArticleConfig
+from raybio.methods.sppt.articles.method import METHOD as ARTICLES
 from raybio.methods.sppt.articles.store import LinkedTextStore
 from raybio.methods.sppt.graph_store import open_graph
 from raybio.methods.sppt.proteins import system as proteins
 from raybio.methods.sppt.proteins.config import Config as ProteinConfig
 from raybio.methods.sppt.proteins.encoder import ProteinEncoder
+from raybio.methods.sppt.proteins.method import METHOD as PROTEINS
 from raybio.methods.sppt.proteins.store import ProteinStore
 from raybio.methods.sppt.system import KeptEmbeddings, LinkEvaluator
 from raybio.methods.sppt.text_encoder import text_rows
@@ -204,9 +206,9 @@ def _run_of(model: EmbeddingModel, store: LinkedStore, as_in_its_run: bool) -> _
     config_type: type[Config] = ProteinConfig if is_protein else ArticleConfig
     path = Path(model.folder).absolute().parent / RUN
     record = read_record(path, "run") or {}
-    method = "sppt_protein" if is_protein else "sppt_mag"
+    method = PROTEINS if is_protein else ARTICLES
     is_over_store = str(record.get("data_digest", "")).startswith(store.digest)
-    if not as_in_its_run or record.get("method") != method or not is_over_store:
+    if not as_in_its_run or not method.has_name(record.get("method")) or not is_over_store:
         return _Run(config_type(), "fp32", None, [])
     precision = str(record.get("precision", "fp32"))
     config = recorded_config(config_type, record["config"], path)

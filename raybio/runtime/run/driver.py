@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from raybio.core.errors import InterruptedRunError, LongRunError, RaybioError, StopFileError
+from raybio.core.errors import (
+    InterruptedRunError,
+    LongRunError,
+    RaybioError,
+    StopFileError,
+    one_line,
+)
 from raybio.methods import METHODS
 from raybio.runtime.cluster.connection import check_plan, connected
 from raybio.runtime.cluster.stop_signals import StopSignals
@@ -145,9 +151,10 @@ def _follow(work: "Work", follower: Follower, run: OpenRun, caught: list[int]) -
         while work.thread.is_alive():
             work.thread.join(timeout=0.2)
             run.check_lease()
-            # What fails on the disk is tried again; a lasting problem shows when the run ends.
-            with contextlib.suppress(RaybioError, OSError):
+            try:
                 follower.update(view)
+            except (RaybioError, OSError) as error:  # tried again
+                view.warn(one_line(error))
             if not follower.has_started and not caught:
                 view.wait()
             if caught and not is_stopping:

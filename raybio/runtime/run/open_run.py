@@ -6,7 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
-from raybio.core.errors import CheckpointError, OtherVersionsError, RaybioError, first_line
+from raybio.core.errors import (
+    CheckpointError,
+    OtherVersionsError,
+    RaybioError,
+    RecordError,
+    first_line,
+)
 from raybio.core.final_report import FinalReport
 from raybio.core.location import absolute
 from raybio.core.records import fields_of, read_recomputable, read_record, write_record
@@ -273,7 +279,7 @@ class OpenRun:
             return True
         try:
             progress = Progress(**fields_of(Progress, read_extra(newest), newest))
-        except (DamagedError, OSError):
+        except (DamagedError, RecordError, OSError):
             return False
         return has_stopped_improving(progress, schedule)
 

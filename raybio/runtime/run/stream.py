@@ -196,15 +196,16 @@ class _Pump:
         is_last = next_block == len(self.bound_K2)
         try:
             tables = _tables(self.collate, bound_K2, self.rank, self.world, self.num_tasks)
-            for number, table in enumerate(tables):
-                if number == 0 and before is not None:
+            num_tables = 0
+            for num_tables, table in enumerate(tables, start=1):
+                if num_tables == 1 and before is not None:
                     before.join()
-                if number == len(bound_K2) - 1 and not is_last and not self.closed.is_set():
+                if num_tables == len(bound_K2) and not is_last and not self.closed.is_set():
                     self._start(next_block)
                 for row in range(table.num_rows):
                     if not self._put(unpack(table, row)):
                         return
-            if is_last:
+            if is_last or num_tables < len(bound_K2):
                 self._put(_END)
         except BaseException as error:  # raised again in the training loop
             if before is not None:

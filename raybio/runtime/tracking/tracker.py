@@ -374,7 +374,9 @@ class Tracker:
 
     @property
     def _experiment(self) -> str:
-        return METHODS[self.method].first_name
+        method = METHODS.get(self.method)
+        # Data may be left to send of a run whose method is not installed here.
+        return self.method if method is None else method.first_name
 
     def _forward(self) -> None:
         self._unsent += self._tail.read()

@@ -21,6 +21,7 @@ from raybio.encoders.text import TextReader, build_text_encoder, text_reader
 from raybio.encoders.tokenization import TokenizerSource, read_texts
 from raybio.evaluation.lexical import BASELINES
 from raybio.methods.biostransformers.formats.tables import FIRST_TEXT_ID
+from raybio.methods.biostransformers.method import METHOD
 from raybio.methods.biostransformers.store import ArticleStore
 from raybio.methods.biostransformers.zero_shot.names import task_names
 from raybio.methods.biostransformers.zero_shot.ranking import RankingTask
@@ -140,7 +141,7 @@ def training_pmids(model: str) -> np.ndarray | str | None:
     run = _run_of(folder)
     while run is not None and folder not in folders:
         folders.append(folder)
-        if run["method"] == "biostransformers":
+        if METHOD.has_name(run["method"]):
             known = _pmids_of_run(run)
             if isinstance(known, str):
                 return known

@@ -37,13 +37,15 @@ class LabeledPairs:
     sample: frozenset[int] | None = None
 
     def sampled(self, max_documents: int) -> "LabeledPairs":
-        """Return the pairs of some of ``evaluated_rows``, the same in all runs over the store.
+        """Return the pairs of some of ``evaluated_rows``, the same in all runs with these labels.
 
         Args:
             max_documents: number of documents that are drawn, if there are more; 0: all are left.
         """
+        if max_documents == 0:
+            return self
         rows = self.evaluated_rows
-        if max_documents == 0 or len(rows) <= max_documents:
+        if len(rows) <= max_documents:
             return self
         drawn = np.random.default_rng(0).choice(rows, max_documents, replace=False)
         return replace(self, sample=frozenset(drawn.tolist()))

@@ -79,8 +79,8 @@ class RelationObjective(CouplingObjective):
         head: parameters trained next to the encoder.
         is_multi_label: whether a pair may have several relations. If so, adaptive thresholding
             replaces cross entropy.
-        constant_logits_C: the constant prediction with the least loss for the training labels,
-            whose loss is the classifier's chance level; None: it is not logged.
+        constant_logits_C: a constant prediction, whose loss is the classifier's chance level: the
+            best one for the training labels, or one near it; None: it is not logged.
     """
 
     config: RelationObjectiveConfig
