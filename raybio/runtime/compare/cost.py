@@ -17,9 +17,9 @@ from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.parallel import Concurrency, Placement, concurrency
 from raybio.runtime.run.result import finished_result
 from raybio.runtime.run.spec import RunSpec
-from raybio.runtime.tune.length import num_repetitions
+from raybio.runtime.tune.length import trainings_left
 from raybio.runtime.tune.plan import numbered, planned
-from raybio.runtime.tune.trial import SweepSpec, Trial, has_ended
+from raybio.runtime.tune.trial import SweepSpec
 from raybio.store.store import open_store
 from raybio.training.checkpoint import step_of_checkpoint
 from raybio.training.settings import COMPLETE
@@ -120,15 +120,12 @@ def describe_sweep_time(spec: SweepSpec, runs: Path) -> list[str]:
         spec: the sweep.
         runs: folder of runs. A similar one is searched in it, and in the trials of all sweeps.
     """
-    trials = [Trial(settings) for settings in planned(spec.space, spec.check)]
-    left = [spec.worker_spec(trial).run for trial in trials if not has_ended(spec.folder(trial))]
-    if not left:
+    trainings = [
+        (spec.worker_spec(trial).run, num_steps, _ANYWHERE)
+        for trial, num_steps in trainings_left(spec)
+    ]
+    if not trainings:
         return []
-    trainings = [(trial, _steps_left(trial), _ANYWHERE) for trial in left]
-    # Trials that repeat the best settings may have the steps of the longest one.
-    longest = max(left, key=lambda trial: trial.config.schedule.max_steps)
-    num_repeated = num_repetitions(spec, len(trials))
-    trainings += num_repeated * [(longest, longest.config.schedule.max_steps, _ANYWHERE)]
     finished = _finished_runs([runs, *spec.run.runs.glob("*/trials")])
     estimate = _estimate(trainings, finished)
     lines = []

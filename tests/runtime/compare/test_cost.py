@@ -3,7 +3,7 @@
 import contextlib
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,22 @@ from raybio.runtime.compare.variations import Variation, compare, plan_of
 from raybio.runtime.run import parallel
 from raybio.runtime.run.cost import RunCost, cost_of
 from raybio.runtime.run.folder import RunFolder
+from raybio.runtime.run.metrics_log import MetricsLog
 from raybio.runtime.run.open_run import OpenRun
 from raybio.runtime.run.parallel import train_runs
 from raybio.runtime.run.result import Result
 from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.runtime.spool.spool import spool_of
-from raybio.runtime.tune.trial import ENDED, SweepSpec, Trial
+from raybio.runtime.tune.plan import planned
+from raybio.runtime.tune.trial import (
+    ENDED,
+    FINISHED,
+    TRIAL_RECORD,
+    TRIALS,
+    SweepSpec,
+    Trial,
+    new_trial_record,
+)
 from raybio.store.store import Store
 from raybio.training.settings import TrainingConfig
 
@@ -229,6 +239,17 @@ def sweep_over(spec: RunSpec, path: str, values: tuple[Any, ...], **budget: Any)
     return SweepSpec(space=space, run=run)
 
 
+def end(sweep: SweepSpec, trials: list[Trial]) -> None:
+    """Leave the records of trials that have begun and ended."""
+    sweep.path.mkdir(parents=True, exist_ok=True)
+    write_record(sweep.path / TRIALS, "trials", {"trials": [asdict(trial) for trial in trials]})
+    for trial in trials:
+        folder = sweep.folder(trial).path
+        folder.mkdir(parents=True, exist_ok=True)
+        write_record(folder / TRIAL_RECORD, "trial", new_trial_record(trial))
+        write_record(folder / ENDED, "trial end", {"status": FINISHED})
+
+
 def test_the_time_of_a_sweep_is_that_of_all_of_its_trials(spec: RunSpec) -> None:
     # A sweep evaluates at least every grace_steps, and once before training.
     config = override_all(spec.config, {"schedule.evaluate_every_steps": 100})
@@ -259,14 +280,38 @@ def test_a_sweep_knows_its_own_trials_and_those_of_other_sweeps(spec: RunSpec) -
     assert lines[0].startswith("a trial takes about 60 minutes, 1 trial 1 CPU-worker-hours")
     assert "is similar to 1 of them" in lines[1]
     # It has ended, so only the first one is left, which has another width.
-    (sweep.folder(second).path / ENDED).touch()
+    end(sweep, [second])
     (line,) = describe_sweep_time(sweep, spec.runs)
     assert "is similar to 1 of them" in line
     other = replace(sweep, run=replace(sweep.run, name="other"))
     assert describe_sweep_time(other, spec.runs) == lines
-    sweep.folder(first).path.mkdir(parents=True)
-    (sweep.folder(first).path / ENDED).touch()
+    end(sweep, [second, first])
     assert describe_sweep_time(sweep, spec.runs) == []
+
+
+def test_a_resumed_sweep_that_learns_takes_the_time_of_its_own_trials(spec: RunSpec) -> None:
+    """Its trials were searched among those planned without learning, and repetitions lost."""
+    config = override_all(spec.config, {"schedule.evaluate_every_steps": 100})
+    finish(replace(spec, config=config), training=3600)
+    budget = {"num_trials": 6, "num_repeated": 1, "num_seeds": 3}
+    sweep = sweep_over(spec, "optim.peak_lr", tuple(1e-4 * n for n in range(1, 40)), **budget)
+    sweep = replace(sweep, space=sweep.space.model_copy(update={"search": Search(kind="optuna")}))
+    drawn = planned(sweep.space, sweep.check)
+    learned = [settings for settings in sweep.space.grid() if settings not in drawn][:6]
+    trials = [Trial(settings) for settings in learned]
+    end(sweep, trials[:4])
+    (line,) = describe_sweep_time(sweep, spec.runs)
+    assert line.startswith("a trial takes about 60 minutes, 4 trials 4 CPU-worker-hours")
+    # With only repetitions left, their time is described.
+    end(sweep, trials)
+    for number, trial in enumerate(trials):
+        MetricsLog(sweep.folder(trial).metrics).append(100, {"val/lrap": number / 10})
+    repeated = [Trial({**learned[-1], "seed": seed}) for seed in (1, 2)]
+    (line,) = describe_sweep_time(sweep, spec.runs)
+    assert line.startswith("a trial takes about 60 minutes, 2 trials 2 CPU-worker-hours")
+    end(sweep, [*trials, repeated[0]])
+    (line,) = describe_sweep_time(sweep, spec.runs)
+    assert line.startswith("a trial takes about 60 minutes, 1 trial 1 CPU-worker-hours")
 
 
 def test_the_runs_of_a_papers_table_are_one_plan_with_its_cost(
