@@ -152,11 +152,22 @@ def sweep(
     refuse_decided_settings(chosen, given.settings, entry.config)
     _report_unused(chosen, config)
     if dry_run:
-        _print_plan(chosen, given, folder, name or "plan", options.compute)
-        return
-    check_writable(folder, bucket, "--sweeps")
+        found_store, base_config = resolve_config(entry, given, Path("runs"))
+        if found_store is None:
+            # A dry run does not prepare the demo's store, which would name the sweep.
+            run = RunSpec(
+                method=chosen.method,
+                config=base_config,
+                store=Path(),
+                name=name or "plan",
+                runs=folder,
+                compute=options.compute,
+            )
+            _print_plan(SweepSpec(space=chosen, run=run, checks_store=False))
+            return
+    else:
+        check_writable(folder, bucket, "--sweeps")
     base = resolve(chosen.method, given)
-    _warn_outside(chosen, base.config)
     if name is None:
         # ``--budget`` is not part of the name, since it may change when the sweep is resumed.
         first = entry.first_name
@@ -175,6 +186,10 @@ def sweep(
         tracking=options.tracking_uri,
         compute=options.compute,
     )
+    if dry_run:
+        _print_plan(SweepSpec(space=chosen, run=run))
+        return
+    _warn_outside(chosen, base.config)
     from raybio.runtime.spool.spool import announce_copy
     from raybio.runtime.tune.driver import sweep as run_sweep
 
@@ -251,27 +266,16 @@ def _warn_outside(space: SearchSpace, base: TrainingConfig) -> None:
         print(f"warning: {described}", file=sys.stderr)
 
 
-def _print_plan(
-    space: SearchSpace, options: RunOptions, sweeps: Path, name: str, compute: Compute
-) -> None:
+def _print_plan(spec: SweepSpec) -> None:
     """Print the trials; check them against the store only if it exists already."""
-    store, base = resolve_config(METHODS[space.method], options, Path("runs"))
-    _warn_outside(space, base)
-    run = RunSpec(
-        method=space.method,
-        config=base,
-        store=store or Path(),
-        name=name,
-        runs=sweeps,
-        compute=compute,
-    )
-    spec = SweepSpec(space=space, run=run, checks_store=store is not None)
-    if store is not None:
-        print(f"checking the trials against {store}", flush=True)
+    space = spec.space
+    _warn_outside(space, spec.run.config)
+    if spec.checks_store:
+        print(f"checking the trials against {spec.run.store}", flush=True)
     trials = planned(space, spec.check)
     if space.search.kind == "optuna":
         print("optuna learns from each trial; without any result, it would try")
-    print("\n".join(numbered(trials)))
+    print("\n".join(numbered(spec, trials)))
     budget = space.budget
     summary = f"{len(trials)} trials of {budget.max_steps:,} steps at most"
     if space.scheduler.kind != "none":
@@ -279,13 +283,13 @@ def _print_plan(
     if budget.num_repeated:
         summary += f"; then the best {budget.num_repeated} with {budget.num_seeds} seeds each"
     print(summary)
-    if store is not None:
+    if spec.checks_store:
         runs, _ = runs_folder(None)
-        print(f"looking for similar runs in {runs} and {sweeps}", flush=True)
+        print(f"looking for similar runs in {runs} and {spec.run.runs}", flush=True)
         # Imported here, since it imports torch and is needed only with a store.
         from raybio.runtime.compare.cost import describe_sweep_time
 
-        for line in describe_sweep_time(spec, runs):
+        for line in describe_sweep_time(spec, runs, names_unknown=True):
             print(line)
     print(f"compared by {space.metric}; the first trial shows whether that is evaluated")
 

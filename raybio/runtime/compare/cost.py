@@ -2,24 +2,26 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from raybio.core.config import changed_settings
+from raybio.core.config import flatten
 from raybio.core.errors import RaybioError
 from raybio.core.records import read_record
 from raybio.core.text import count_of
 from raybio.methods import METHODS
-from raybio.runtime.compare.setting_names import REPETITIONS
+from raybio.runtime.compare.setting_names import REPETITIONS, present_settings
 from raybio.runtime.run.cost import GPU, RunCost, cost_of, hours_in_words
 from raybio.runtime.run.duration import in_a_row, in_words
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.parallel import Concurrency, Placement, concurrency
 from raybio.runtime.run.result import finished_result
 from raybio.runtime.run.spec import RunSpec
-from raybio.runtime.tune.length import num_repetitions
+from raybio.runtime.tune.length import trainings_left
 from raybio.runtime.tune.plan import numbered, planned
-from raybio.runtime.tune.trial import SweepSpec, Trial, has_ended
+from raybio.runtime.tune.trial import SweepSpec
 from raybio.store.store import open_store
 from raybio.training.checkpoint import step_of_checkpoint
 from raybio.training.settings import COMPLETE
@@ -32,8 +34,10 @@ _FREE = (
     "optim",
     "schedule.max_steps",
     "schedule.max_epochs",
+    "schedule.log_every_steps",
     "schedule.evaluate_every_epochs",
     "schedule.checkpoint_every_steps",
+    "schedule.keep_checkpoints",
     "schedule.keep_best",
     "schedule.early_stopping_metric",
     "schedule.early_stopping_patience",
@@ -91,11 +95,15 @@ def describe_plan(specs: Sequence[RunSpec]) -> list[str]:
     if not unfinished:
         return lines
     plan = concurrency(unfinished, len(specs))
-    return [*lines, plan.explanation, *_describe_time(unfinished, plan)]
+    estimate = _estimate_plan(unfinished, plan, _finished_runs({spec.runs for spec in specs}))
+    unknown = _describe_unknown(estimate, str(unfinished[0].runs))
+    return [*lines, plan.explanation, *_describe_time(estimate, plan), *unknown]
 
 
 def describe_time(specs: Sequence[RunSpec]) -> list[str]:
-    """Describe, in lines, how long the unfinished runs of a command take; none for a single one.
+    """Describe, in lines, how long the unfinished runs of a command take that resemble others.
+
+    A single unfinished run is not described.
 
     Raises:
         ClusterError: if a run does not fit the cluster.
@@ -103,55 +111,64 @@ def describe_time(specs: Sequence[RunSpec]) -> list[str]:
     unfinished = [spec for spec in specs if _steps_left(spec) > 0]
     if len(unfinished) < 2:
         return []
-    return _describe_time(unfinished, concurrency(unfinished, len(specs)))
+    finished = _finished_runs({spec.runs for spec in unfinished})
+    # Whether they fit may need a connection to the cluster, in vain if no run is similar.
+    if not _estimate([(spec, 0, _ANYWHERE) for spec in unfinished], finished).seconds:
+        return []
+    plan = concurrency(unfinished, len(specs))
+    return _describe_time(_estimate_plan(unfinished, plan, finished), plan)
 
 
 def describe_sweep(spec: SweepSpec, runs: Path) -> list[str]:
     """Describe, in lines, the trials of a grid and their cost; see ``describe_sweep_time``."""
     trials = planned(spec.space, spec.check)
     summary = f"{len(trials)} trials of {spec.space.budget.max_steps:,} steps at most"
-    return [*numbered(trials), summary, *describe_sweep_time(spec, runs)]
+    return [*numbered(spec, trials), summary, *describe_sweep_time(spec, runs, names_unknown=True)]
 
 
-def describe_sweep_time(spec: SweepSpec, runs: Path) -> list[str]:
+def describe_sweep_time(spec: SweepSpec, runs: Path, *, names_unknown: bool = False) -> list[str]:
     """Describe, in lines, how long the trials of a sweep take that have not ended.
 
     Args:
         spec: the sweep.
         runs: folder of runs. A similar one is searched in it, and in the trials of all sweeps.
+        names_unknown: add a line about the trials whose time is not known.
     """
-    trials = [Trial(settings) for settings in planned(spec.space, spec.check)]
-    left = [spec.worker_spec(trial).run for trial in trials if not has_ended(spec.folder(trial))]
-    if not left:
-        return []
-    trainings = [(trial, _steps_left(trial), _ANYWHERE) for trial in left]
-    # Trials that repeat the best settings may have the steps of the longest one.
-    longest = max(left, key=lambda trial: trial.config.schedule.max_steps)
-    num_repeated = num_repetitions(spec, len(trials))
-    trainings += num_repeated * [(longest, longest.config.schedule.max_steps, _ANYWHERE)]
-    finished = _finished_runs([runs, *spec.run.runs.glob("*/trials")])
-    estimate = _estimate(trainings, finished)
+    compute = spec.run.compute
+    device = None
+    if compute.gpus_per_worker is not None:
+        device = GPU if compute.gpus_per_worker else "cpu"
+    # Without a number of CPUs, trials share the cluster.
+    placement = Placement(device, None if compute.cpus_per_worker is None else spec.threads)
+    trainings = [
+        (spec.worker_spec(trial).run, num_steps, placement)
+        for trial, num_steps in trainings_left(spec)
+    ]
+    estimate = _estimate(trainings, _finished_runs([runs, *spec.run.runs.glob("*/trials")]))
     lines = []
     if estimate.seconds:
         duration = in_words(max(estimate.seconds))
         one_trial = "a trial" if len(set(estimate.seconds)) == 1 else "the longest trial"
         num_trials = count_of(len(estimate.seconds), "trial")
         lines.append(f"{one_trial} takes about {duration}, {num_trials} {estimate.cost}")
-    return lines + _describe_unknown(estimate, f"{runs} and {spec.run.runs}")
+    if names_unknown:
+        lines += _describe_unknown(estimate, f"{runs} and {spec.run.runs}")
+    return lines
 
 
-def _describe_time(unfinished: Sequence[RunSpec], plan: Concurrency) -> list[str]:
-    finished = _finished_runs({spec.runs for spec in unfinished})
-    placed = zip(unfinished, plan.placements, strict=True)
-    estimate = _estimate(
-        [(spec, _steps_left(spec), placement) for spec, placement in placed], finished
-    )
-    lines = []
-    if estimate.seconds:
-        whole = in_words(in_a_row(estimate.seconds, plan.num_at_a_time))
-        verb = "takes" if len(estimate.seconds) == 1 else "take"
-        lines.append(f"{len(estimate.seconds)} of them {verb} about {whole}, {estimate.cost}")
-    return lines + _describe_unknown(estimate, str(unfinished[0].runs))
+def _estimate_plan(
+    specs: Sequence[RunSpec], plan: Concurrency, finished: Sequence["_Finished"]
+) -> "_Estimate":
+    placed = zip(specs, plan.placements, strict=True)
+    return _estimate([(spec, _steps_left(spec), placement) for spec, placement in placed], finished)
+
+
+def _describe_time(estimate: "_Estimate", plan: Concurrency) -> list[str]:
+    if not estimate.seconds:
+        return []
+    whole = in_words(in_a_row(estimate.seconds, plan.num_at_a_time))
+    verb = "takes" if len(estimate.seconds) == 1 else "take"
+    return [f"{len(estimate.seconds)} of them {verb} about {whole}, {estimate.cost}"]
 
 
 class _Estimate(NamedTuple):
@@ -161,11 +178,13 @@ class _Estimate(NamedTuple):
         seconds: seconds of each run that resembles a finished one.
         cost: their hours and the finished runs, as text.
         num_unknown: number of the other runs.
+        nearest: the finished run that resembles one of the others most; None: none has its store.
     """
 
     seconds: list[int]
     cost: str
     num_unknown: int
+    nearest: "_Similar | None"
 
 
 def _estimate(
@@ -173,14 +192,19 @@ def _estimate(
 ) -> _Estimate:
     """Return the expected cost of runs, each with its steps left and where it is trained.
 
-    It is an upper bound: a final evaluation counts for each run, and runs share some of its rows.
+    At the rate of runs with the same evaluations it is an upper bound: a final evaluation counts
+    for each run, and runs share some of its rows.
     """
     seconds = []
+    others: list[_Similar] = []
     hours_by_device: dict[str, float] = defaultdict(float)
     differences: dict[str, set[str]] = defaultdict(set)
     for spec, num_steps, placement in runs:
-        similar = _similar(spec, placement, finished)
+        similar = _most_similar(spec, placement, finished)
         if similar is None:
+            continue
+        if similar.refusals:
+            others.append(similar)
             continue
         cost = similar.cost
         seconds.append(round(cost.seconds_of(num_steps)))
@@ -191,17 +215,22 @@ def _estimate(
     for name, paths in differences.items():
         differs = f", which differs in {', '.join(sorted(paths))}" if paths else ""
         origins.append(name + differs)
-    rate = f"{hours} at most, at the rate of {'; '.join(origins)}"
-    return _Estimate(seconds, rate, len(runs) - len(seconds))
+    bound = "" if any(differences.values()) else " at most"
+    rate = f"{hours}{bound}, at the rate of {'; '.join(origins)}"
+    nearest = min(others, key=lambda similar: len(similar.refusals), default=None)
+    return _Estimate(seconds, rate, len(runs) - len(seconds), nearest)
 
 
 def _describe_unknown(estimate: _Estimate, folders: str) -> list[str]:
     if not estimate.num_unknown:
         return []
+    nearest = ""
+    if estimate.nearest is not None:
+        name = f"{estimate.nearest.cost.name} ({estimate.nearest.cost.device})"
+        nearest = f" (the nearest, {name}, differs in {', '.join(estimate.nearest.refusals)})"
     return [
-        f"no finished run in {folders} is similar to {estimate.num_unknown} of them (same store, "
-        "workers, device, threads, encoder, input, plan and steps between evaluations), so their "
-        "time is unknown until the first ones train"
+        f"no finished run in {folders} is similar to {estimate.num_unknown} of them{nearest}, so "
+        "their time is unknown until the first ones train"
     ]
 
 
@@ -216,11 +245,28 @@ def _steps_left(spec: RunSpec) -> int:
     return max(max_steps - done, 1)
 
 
-class _Finished(NamedTuple):
-    """A finished run, and its ``run.json``."""
+@dataclass(frozen=True)
+class _Finished:
+    """A finished run, and its ``run.json``.
+
+    What many runs are compared with is read once.
+    """
 
     folder: RunFolder
     identity: dict[str, Any]
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """Dotted path -> value of its settings."""
+        return present_settings(self.identity["method"], self.identity["config"])
+
+    @cached_property
+    def cost(self) -> RunCost | None:
+        """Its cost; None: not known."""
+        try:
+            return cost_of(self.folder)
+        except RaybioError:
+            return None
 
 
 def _finished_runs(folders: Iterable[Path]) -> list[_Finished]:
@@ -243,19 +289,24 @@ def _finished_runs(folders: Iterable[Path]) -> list[_Finished]:
 
 
 class _Similar(NamedTuple):
-    """The cost of a finished run that resembles one to come.
+    """A finished run with few differences from one to come.
 
     Attributes:
         cost: its cost.
-        differences: settings that differ, and may make its time another one.
+        differences: settings that differ, and may change the time of evaluations.
+        refusals: settings and resources that differ, and change the time of a step. Without any,
+            the runs are similar.
     """
 
     cost: RunCost
     differences: list[str]
+    refusals: list[str]
 
 
-def _similar(spec: RunSpec, placement: Placement, finished: Sequence[_Finished]) -> _Similar | None:
-    """Return the finished run with the most similar settings; None if none is similar.
+def _most_similar(
+    spec: RunSpec, placement: Placement, finished: Sequence[_Finished]
+) -> _Similar | None:
+    """Return the most similar finished run; None if none has the same method and store.
 
     One whose evaluation has the same settings is preferred: evaluations may take longer than
     training.
@@ -266,30 +317,32 @@ def _similar(spec: RunSpec, placement: Placement, finished: Sequence[_Finished])
         finished: finished runs.
     """
     digest = open_store(spec.store, METHODS[spec.method].store).digest
+    settings = flatten(spec.config.to_mapping())
     best: _Similar | None = None
-    fewest: tuple[bool, int] | None = None
-    for folder, identity in finished:
-        if identity.get("method") != spec.method or identity.get("data_digest") != digest:
+    fewest: tuple[int, bool, int] | None = None
+    for run in finished:
+        if run.identity.get("method") != spec.method or run.identity.get("data_digest") != digest:
             continue
-        try:
-            lines = changed_settings(identity["config"], spec.config)
-            changed = [line.split(":")[0] for line in lines]
-            differences = [path for path in changed if not _is_within(path, _FREE)]
-            is_similar = all(_is_within(path, _NAMED) for path in differences)
-            cost = cost_of(folder) if is_similar else None
-        except RaybioError:
-            continue
-        if cost is None or cost.steps == 0 or cost.workers != spec.compute.num_workers:
-            continue
-        if placement.device not in (None, cost.device):
-            continue
-        threads = {placement.threads, cost.threads} - {None}
-        if cost.device != GPU and len(threads) > 1:
-            continue
+        paths = sorted(settings.keys() | run.settings.keys())
+        changed = [path for path in paths if run.settings.get(path) != settings.get(path)]
+        differences = [path for path in changed if not _is_within(path, _FREE)]
+        refusals = [path for path in differences if not _is_within(path, _NAMED)]
         is_evaluated_otherwise = any(_is_within(path, ("evaluation",)) for path in changed)
-        difference = (is_evaluated_otherwise, len(changed))
+        # The cost can only add refusals, and takes long to read.
+        if fewest is not None and (len(refusals), is_evaluated_otherwise, len(changed)) >= fewest:
+            continue
+        cost = run.cost
+        if cost is None or cost.steps == 0:
+            continue
+        if cost.workers != spec.compute.num_workers:
+            refusals.append("workers")
+        if placement.device not in (None, cost.device):
+            refusals.append("device")
+        elif cost.device != GPU and len({placement.threads, cost.threads} - {None}) > 1:
+            refusals.append("threads")
+        difference = (len(refusals), is_evaluated_otherwise, len(changed))
         if fewest is None or difference < fewest:
-            best = _Similar(cost, differences)
+            best = _Similar(cost, differences, refusals)
             fewest = difference
     return best
 

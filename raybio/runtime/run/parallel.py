@@ -104,25 +104,27 @@ def _train_in_turn(runs: Sequence[OpenRun], num_runs: int) -> None:
     """
     computes = [planned(run) for run in runs]
     failures: list[RaybioError | OSError] = []
+    num_complete = 0
     began = time.monotonic()
     for num_ended, (run, compute) in enumerate(zip(runs, computes, strict=True), start=1):
         if run.tracker.parent is not None:
             # The parent has ended. This run has the machine to itself, and samples its load.
             run.tracker.parent_run_id = run.tracker.parent.run_id
             run.tracker.parent = None
-        status = "failed"
         try:
-            status = train_opened(run, compute).status
+            outcome = train_opened(run, compute).status
+            num_complete += outcome in COMPLETE
         except (RaybioError, OSError) as error:
             is_signal = isinstance(error, InterruptedRunError)
             if is_signal and not isinstance(error, StopFileError):
                 raise
-            if num_runs > 1:
-                print(f"{run.spec.name}: failed: {error}", flush=True)
+            is_stopped = isinstance(error, (StopFileError, LongRunError))
+            outcome = f"{'stopped' if is_stopped else 'failed'}: {error}"
             failures.append(error)
-        if len(runs) > 1:
-            ended = _ended_in_words(time.monotonic() - began, num_ended, len(runs), 1)
-            print(f"{run.spec.name}: {status}; {ended}", flush=True)
+        if num_runs > 1:
+            elapsed = time.monotonic() - began
+            ended = _ended_in_words(elapsed, num_complete, num_ended, len(runs), 1)
+            print(f"{run.spec.name}: {outcome}; {ended}", flush=True)
     if failures:
         raise failures[0]
 
@@ -512,6 +514,7 @@ def _work_off(
 
     pending: dict[Any, _RunTask] = {}
     num_runs = queue.num_left
+    num_complete = 0
     num_ended = 0
     is_length_shown = False
     began = time.monotonic()
@@ -536,12 +539,16 @@ def _work_off(
                 task = pending.pop(reference)
                 task.end(signals.caught, reason)
                 num_ended += 1
+                num_complete += task.status in COMPLETE
                 ended = f"{num_ended} of {num_runs} runs"
                 if not signals.caught:
                     elapsed = time.monotonic() - began
-                    ended = _ended_in_words(elapsed, num_ended, num_runs, queue.num_at_a_time)
+                    ended = _ended_in_words(
+                        elapsed, num_complete, num_ended, num_runs, queue.num_at_a_time
+                    )
                 task.view.note(f"{task.status}; {ended}")
-                is_length_shown = True  # whole runs say more of it than a first speed
+                # Whole runs say more of it than a first speed.
+                is_length_shown = is_length_shown or num_complete > 0
             if not is_length_shown and num_runs > 1:
                 is_length_shown = _show_length(pending.values(), num_runs, queue)
             if not signals.caught:
@@ -557,18 +564,21 @@ def _work_off(
             ray.cancel(reference, force=True)
 
 
-def _ended_in_words(elapsed: float, num_ended: int, num_runs: int, num_at_a_time: int) -> str:
+def _ended_in_words(
+    elapsed: float, num_complete: int, num_ended: int, num_runs: int, num_at_a_time: int
+) -> str:
     """Return how many runs have ended, and how long the others take if they take as long.
 
-    Runs are assumed to train in rounds of ``num_at_a_time``. The last round counts as a whole, even
-    if it has fewer runs: one of them may just have begun.
+    Runs are assumed to train in rounds of ``num_at_a_time``. A round counts as over when its first
+    run ends, and at least one is left. Failed runs have no length: without a complete run, nothing
+    is known.
     """
     ended = f"{num_ended} of {num_runs} runs"
-    if num_ended == num_runs:
+    if num_ended == num_runs or num_complete == 0:
         return ended
-    seconds_per_round = elapsed / math.ceil(num_ended / num_at_a_time)
-    seconds = seconds_per_round * math.ceil((num_runs - num_ended) / num_at_a_time)
-    return f"{ended}, about {in_words(seconds)} left"
+    seconds_per_round = elapsed / math.ceil(num_complete / num_at_a_time)
+    rounds = math.ceil(num_runs / num_at_a_time) - math.ceil(num_ended / num_at_a_time)
+    return f"{ended}, about {in_words(seconds_per_round * max(rounds, 1))} left"
 
 
 def _show_length(tasks: Iterable[_RunTask], num_runs: int, queue: _Queue) -> bool:

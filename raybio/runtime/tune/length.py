@@ -8,43 +8,45 @@ from raybio.runtime.run.folder import LAUNCH, RunFolder
 from raybio.runtime.run.metrics_log import MetricsTail, read_reports
 from raybio.runtime.tune.leaderboard import repetitions
 from raybio.runtime.tune.plan import planned
-from raybio.runtime.tune.trial import ENDED, SweepSpec, first_trials, has_ended
+from raybio.runtime.tune.trial import ENDED, SweepSpec, Trial, first_trials, has_ended
 
 
 def steps_left(spec: SweepSpec) -> list[int]:
-    """Return the steps that are left of each training that has not ended, at most.
+    """Return the steps that are left of each training that has not ended, at most."""
+    return [num_steps for _, num_steps in trainings_left(spec)]
 
-    While any other trial is left, each repetition of the best settings counts in full: the trial
-    may become one of the best.
+
+def trainings_left(spec: SweepSpec) -> list[tuple[Trial, int]]:
+    """Return each training that has not ended, and its steps that are left, at most.
+
+    While any other trial is left, each repetition of the best settings counts in full, as one of
+    the longest trial: any trial may become one of the best.
     """
     first = first_trials(spec)
     unfinished = [trial for trial in first if not has_ended(spec.folder(trial))]
-    steps = _steps_of_trials(spec)
-    new = steps[len(first) :]
+    trials = [Trial(settings) for settings in planned(spec.space, spec.check)]
+    if spec.space.search.kind == "optuna" or spec.space.scheduler.kind == "pbt":
+        # Trials that have begun may have other settings than the planned ones.
+        new = trials[len(first) :]
+    else:
+        new = [trial for trial in trials if trial not in first]
     if unfinished or new:
-        new += _steps_of_repetitions(spec, steps)
+        longest = max(trials, key=lambda trial: _max_steps(spec, trial))
+        budget = spec.space.budget
+        num_repeated = min(budget.num_repeated, len(trials))
+        new += num_repeated * (budget.num_seeds - 1) * [longest]
     else:
         unfinished = [trial for trial in repetitions(spec) if not has_ended(spec.folder(trial))]
     left = []
     for trial in unfinished:
-        num_steps = spec.config(trial.settings).schedule.max_steps
-        left.append(max(num_steps - _last_step(spec.folder(trial)), 0))
-    return [*left, *new]
+        num_steps = _max_steps(spec, trial) - _last_step(spec.folder(trial))
+        left.append((trial, max(num_steps, 0)))
+    return [*left, *((trial, _max_steps(spec, trial)) for trial in new)]
 
 
-def _steps_of_trials(spec: SweepSpec) -> list[int]:
-    settings_by_trial = planned(spec.space, spec.check)
-    return [spec.config(settings).schedule.max_steps for settings in settings_by_trial]
-
-
-def _steps_of_repetitions(spec: SweepSpec, steps_of_trials: list[int]) -> list[int]:
-    return num_repetitions(spec, len(steps_of_trials)) * [max(steps_of_trials)]
-
-
-def num_repetitions(spec: SweepSpec, num_trials: int) -> int:
-    """Return the number of trainings that repeat the best settings with other seeds."""
-    budget = spec.space.budget
-    return min(budget.num_repeated, num_trials) * (budget.num_seeds - 1)
+def _max_steps(spec: SweepSpec, trial: Trial) -> int:
+    max_steps: int = spec.config(trial.settings).schedule.max_steps
+    return max_steps
 
 
 def _last_step(folder: RunFolder) -> int:

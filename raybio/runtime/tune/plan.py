@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from raybio.core.errors import ConfigError
 from raybio.core.search_space import Distribution, SearchSpace, Settings
+from raybio.runtime.tune.trial import SweepSpec, Trial, has_ended, status_of
 
 Check = Callable[[Settings], Any]
 """Function that raises ConfigError for settings that do not fit each other."""
@@ -37,11 +38,14 @@ def planned(space: SearchSpace, check: Check) -> list[Settings]:
     return distinct(drawn, space.budget.num_trials, check)
 
 
-def numbered(trials: Iterable[Settings]) -> list[str]:
-    """Return a line of each trial's settings."""
+def numbered(spec: SweepSpec, trials: Iterable[Settings]) -> list[str]:
+    """Return a line of each trial's settings, with its status if it has ended."""
     lines = []
     for number, settings in enumerate(trials, start=1):
         text = ", ".join(f"{path}={value}" for path, value in settings.items())
+        folder = spec.folder(Trial(settings))
+        if has_ended(folder):
+            text += f": {status_of(folder)}"
         lines.append(f"{number:4}  {text}")
     return lines
 

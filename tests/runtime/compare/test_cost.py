@@ -3,7 +3,7 @@
 import contextlib
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,34 @@ from raybio.core.location import BucketPath
 from raybio.core.records import read_record, write_record
 from raybio.core.search_space import Budget, Distribution, Scheduler, Search, SearchSpace
 from raybio.runtime.cluster.resources import Node
-from raybio.runtime.compare.cost import cost_in_words, describe_plan, describe_sweep_time
+from raybio.runtime.compare import cost
+from raybio.runtime.compare.cost import (
+    cost_in_words,
+    describe_plan,
+    describe_sweep,
+    describe_sweep_time,
+    describe_time,
+)
 from raybio.runtime.compare.variations import Variation, compare, plan_of
 from raybio.runtime.run import parallel
 from raybio.runtime.run.cost import RunCost, cost_of
 from raybio.runtime.run.folder import RunFolder
+from raybio.runtime.run.metrics_log import MetricsLog
 from raybio.runtime.run.open_run import OpenRun
-from raybio.runtime.run.parallel import train_runs
+from raybio.runtime.run.parallel import Concurrency, concurrency, train_runs
 from raybio.runtime.run.result import Result
 from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.runtime.spool.spool import spool_of
-from raybio.runtime.tune.trial import ENDED, SweepSpec, Trial
+from raybio.runtime.tune.plan import planned
+from raybio.runtime.tune.trial import (
+    ENDED,
+    FINISHED,
+    TRIAL_RECORD,
+    TRIALS,
+    SweepSpec,
+    Trial,
+    new_trial_record,
+)
 from raybio.store.store import Store
 from raybio.training.settings import TrainingConfig
 
@@ -77,6 +94,11 @@ def train_as_if(
             "metrics": {},
         }
         write_record(folder.outcome, "outcome", outcome)
+
+
+def with_seed(spec: RunSpec, seed: int) -> RunSpec:
+    config = override_all(spec.config, {"seed": seed})
+    return replace(spec, config=config, name=f"seed-{seed}")
 
 
 def finish(
@@ -138,6 +160,48 @@ def test_a_table_of_many_runs_is_estimated_before_and_its_cost_reported_after(
     assert "at the rate of" not in capsys.readouterr().out
 
 
+def test_before_training_nothing_is_said_of_unknown_times_and_no_cluster_is_joined_for_them(
+    spec: RunSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds = [with_seed(spec, seed) for seed in range(3)]
+    joined = []
+
+    def counted(*args: Any) -> Concurrency:
+        joined.append(args)
+        return concurrency(*args)
+
+    monkeypatch.setattr(cost, "concurrency", counted)
+    monkeypatch.setattr(parallel, "local_node", lambda: Node(1))
+    assert describe_time(seeds) == []
+    assert not joined
+    finish(seeds[0], training=3600)
+    (line,) = describe_time(seeds)
+    assert line.startswith("2 of them take about 2 hours, 2 CPU-worker-hours at most")
+    assert len(joined) == 1
+    # A run whose time is not known is no line of its own.
+    wide = override_all(spec.config, {"encoder.width": 32})
+    assert describe_time([*seeds, replace(spec, config=wide, name="wide")]) == [line]
+
+
+def test_the_metrics_of_a_finished_run_are_read_once_for_many_runs(
+    spec: RunSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were read for every pair of runs: minutes for a table of 200."""
+    specs = [with_seed(spec, seed) for seed in range(8)]
+    for done in specs[:3]:
+        finish(done, training=60)
+    read = []
+
+    def counted(folder: RunFolder) -> RunCost | None:
+        read.append(folder.name)
+        return cost_of(folder)
+
+    monkeypatch.setattr(cost, "cost_of", counted)
+    monkeypatch.setattr(parallel, "local_node", lambda: Node(1))
+    assert describe_plan(specs)[-1].startswith("5 of them take about 5 minutes")
+    assert len(read) == len(set(read)) <= 3
+
+
 def test_costs_are_hours_of_gpus_or_of_workers_on_cpus() -> None:
     def cost(hours: float, workers: int, device: str) -> RunCost:
         return RunCost("run", 100, 3600 * hours, workers, device)
@@ -163,8 +227,7 @@ def test_a_plan_lists_runs_and_their_time_by_the_most_similar_finished_run(
     assert lines[12] == "12 runs, 12 not finished"
     assert "runs at a time: each takes" in lines[13]
     assert lines[14] == (
-        f"no finished run in {spec.runs} is similar to 12 of them (same store, workers, device, "
-        "threads, encoder, input, plan and steps between evaluations), so their time is unknown "
+        f"no finished run in {spec.runs} is similar to 12 of them, so their time is unknown "
         "until the first ones train"
     )
 
@@ -178,7 +241,12 @@ def test_a_plan_lists_runs_and_their_time_by_the_most_similar_finished_run(
     finish(replace(spec, config=short, name="threads"), training=1800, threads=2)
     often = override_all(short, {"schedule.evaluate_every_steps": 5})
     finish(replace(spec, config=often, name="often"), training=1800)
-    assert "is similar to 12 of them" in plan_of([(spec, variations)])[14]
+    # The most similar one is named.
+    unknown = plan_of([(spec, variations)])[14]
+    assert (
+        "is similar to 12 of them (the nearest, wide (cpu), differs in encoder.width), so"
+        in unknown
+    )
     # So do runs of another encoder, which may be of another size.
     other = replace(spec, config=short, name="other")
     finish(other, training=1800)
@@ -186,20 +254,21 @@ def test_a_plan_lists_runs_and_their_time_by_the_most_similar_finished_run(
     identity["config"]["encoder"]["source"] = "owner/model"
     write_record(other.folder.identity, "run", identity)
     assert "is similar to 12 of them" in plan_of([(spec, variations)])[14]
-    # Half as many steps and other seeds and rates do. The final evaluation takes as long.
+    # Half as many steps and other seeds and rates do, and other reports and checkpoints. The final evaluation takes as long.
+    short = override_all(short, {"schedule.log_every_steps": 5, "schedule.keep_checkpoints": 1})
     fewer = override_all(short, {"evaluation.num_nodes_per_group_at_the_end": 3, "seed": 0})
     finish(replace(spec, config=fewer, name="fewer"), training=1200, final=60)
     *_, time = plan_of([(spec, variations)])
     assert time.endswith(
-        "at most, at the rate of fewer (cpu), which differs in "
+        "hours, at the rate of fewer (cpu), which differs in "
         "evaluation.num_nodes_per_group_at_the_end, objective.lambda_spml"
     )
     # It is the more similar one otherwise, but says less about the time of evaluations.
     finish(replace(spec, config=short, name="short"), training=1200, final=1200)
     *_, time = plan_of([(spec, variations)])
     assert time == (
-        "12 of them take about 6 hours, 12 CPU-worker-hours at most, at the rate of short (cpu), "
-        "which differs in objective.lambda_spml"
+        "12 of them take about 6 hours, 12 CPU-worker-hours, at the rate of short (cpu), which "
+        "differs in objective.lambda_spml"
     )
 
     finish(spec, training=7200)
@@ -207,7 +276,7 @@ def test_a_plan_lists_runs_and_their_time_by_the_most_similar_finished_run(
     assert lines[0] == "   1  table: finished"
     assert lines[12] == "12 runs, 11 not finished"
     # Its own first run is more similar than the other one.
-    assert ", 22 CPU-worker-hours at most, at the rate of table (cpu)" in lines[14]
+    assert ", 22 CPU-worker-hours, at the rate of table (cpu), which differs in" in lines[14]
     # A run of another width has no similar one; the others have.
     lines = plan_of([(spec, variations), (replace(spec, config=wider, name="wider"), [])])
     # Two at a time: the eleventh run has a round of its own.
@@ -229,6 +298,17 @@ def sweep_over(spec: RunSpec, path: str, values: tuple[Any, ...], **budget: Any)
     return SweepSpec(space=space, run=run)
 
 
+def end(sweep: SweepSpec, trials: list[Trial]) -> None:
+    """Leave the records of trials that have begun and ended."""
+    sweep.path.mkdir(parents=True, exist_ok=True)
+    write_record(sweep.path / TRIALS, "trials", {"trials": [asdict(trial) for trial in trials]})
+    for trial in trials:
+        folder = sweep.folder(trial).path
+        folder.mkdir(parents=True, exist_ok=True)
+        write_record(folder / TRIAL_RECORD, "trial", new_trial_record(trial))
+        write_record(folder / ENDED, "trial end", {"status": FINISHED})
+
+
 def test_the_time_of_a_sweep_is_that_of_all_of_its_trials(spec: RunSpec) -> None:
     # A sweep evaluates at least every grace_steps, and once before training.
     config = override_all(spec.config, {"schedule.evaluate_every_steps": 100})
@@ -247,26 +327,90 @@ def test_the_time_of_a_sweep_is_that_of_all_of_its_trials(spec: RunSpec) -> None
 
 def test_a_sweep_knows_its_own_trials_and_those_of_other_sweeps(spec: RunSpec) -> None:
     sweep = sweep_over(spec, "encoder.width", (32, 48), num_trials=2)
-    (unknown,) = describe_sweep_time(sweep, spec.runs)
+    (unknown,) = describe_sweep_time(sweep, spec.runs, names_unknown=True)
     assert unknown.startswith(
-        f"no finished run in {spec.runs} and {sweep.run.runs} is similar to 2 of them (same store"
+        f"no finished run in {spec.runs} and {sweep.run.runs} is similar to 2 of them, so "
     )
     first, second = [Trial(settings) for settings in sweep.space.grid()]
     trial = sweep.worker_spec(second).run
     finish(trial, training=3600)
     trial.folder.result.unlink()  # a trial has none
-    lines = describe_sweep_time(sweep, spec.runs)
+    lines = describe_sweep_time(sweep, spec.runs, names_unknown=True)
     assert lines[0].startswith("a trial takes about 60 minutes, 1 trial 1 CPU-worker-hours")
     assert "is similar to 1 of them" in lines[1]
+    assert "(the nearest, trial-" in lines[1] and "differs in encoder.width)" in lines[1]
+    # Before training, only known times are described.
+    assert describe_sweep_time(sweep, spec.runs) == lines[:1]
     # It has ended, so only the first one is left, which has another width.
-    (sweep.folder(second).path / ENDED).touch()
-    (line,) = describe_sweep_time(sweep, spec.runs)
+    end(sweep, [second])
+    (line,) = describe_sweep_time(sweep, spec.runs, names_unknown=True)
     assert "is similar to 1 of them" in line
     other = replace(sweep, run=replace(sweep.run, name="other"))
-    assert describe_sweep_time(other, spec.runs) == lines
-    sweep.folder(first).path.mkdir(parents=True)
-    (sweep.folder(first).path / ENDED).touch()
-    assert describe_sweep_time(sweep, spec.runs) == []
+    assert describe_sweep_time(other, spec.runs, names_unknown=True) == lines
+    end(sweep, [second, first])
+    assert describe_sweep_time(sweep, spec.runs, names_unknown=True) == []
+
+
+def test_trials_have_the_rate_of_their_device_and_threads(spec: RunSpec) -> None:
+    """Trials on CPUs had the rate of a GPU."""
+    config = override_all(spec.config, {"schedule.evaluate_every_steps": 100})
+    finish(replace(spec, config=config), training=60, device="cuda")
+    sweep = sweep_over(spec, "seed", (0, 1), num_trials=2)
+
+    def lines_of(**compute: float) -> list[str]:
+        run = replace(sweep.run, compute=Compute(**compute))
+        return describe_sweep_time(replace(sweep, run=run), spec.runs, names_unknown=True)
+
+    assert lines_of()[0].startswith("a trial takes about 60 seconds, 2 trials")
+    assert lines_of(gpus_per_worker=1)[0].startswith("a trial takes about 60 seconds, 2 trials")
+    (unknown,) = lines_of(gpus_per_worker=0)
+    assert "(the nearest, table (cuda), differs in device)" in unknown
+    # Without a number of CPUs, the threads are not known before the sweep starts.
+    finish(replace(spec, config=config, name="cpu"), training=3600, threads=2)
+    assert lines_of(gpus_per_worker=0)[0].startswith("a trial takes about 60 minutes")
+    assert lines_of(gpus_per_worker=0, cpus_per_worker=2)[0].startswith("a trial takes about 60 m")
+    (unknown,) = lines_of(gpus_per_worker=0, cpus_per_worker=1)
+    assert "(the nearest, cpu (cpu), differs in threads)" in unknown
+
+
+def test_the_trials_of_a_grid_are_listed_with_the_status_of_those_that_have_ended(
+    spec: RunSpec,
+) -> None:
+    sweep = sweep_over(spec, "seed", (0, 1), num_trials=2)
+    assert describe_sweep(sweep, spec.runs)[:2] == ["   1  seed=0", "   2  seed=1"]
+    end(sweep, [Trial({"seed": 1})])
+    lines = describe_sweep(sweep, spec.runs)
+    assert lines[:3] == [
+        "   1  seed=0",
+        "   2  seed=1: finished",
+        "2 trials of 100 steps at most",
+    ]
+    assert "is similar to 1 of them" in lines[3]
+
+
+def test_a_resumed_sweep_that_learns_takes_the_time_of_its_own_trials(spec: RunSpec) -> None:
+    """Its trials were searched among those planned without learning, and repetitions lost."""
+    config = override_all(spec.config, {"schedule.evaluate_every_steps": 100})
+    finish(replace(spec, config=config), training=3600)
+    budget = {"num_trials": 6, "num_repeated": 1, "num_seeds": 3}
+    sweep = sweep_over(spec, "optim.peak_lr", tuple(1e-4 * n for n in range(1, 40)), **budget)
+    sweep = replace(sweep, space=sweep.space.model_copy(update={"search": Search(kind="optuna")}))
+    drawn = planned(sweep.space, sweep.check)
+    learned = [settings for settings in sweep.space.grid() if settings not in drawn][:6]
+    trials = [Trial(settings) for settings in learned]
+    end(sweep, trials[:4])
+    (line,) = describe_sweep_time(sweep, spec.runs)
+    assert line.startswith("a trial takes about 60 minutes, 4 trials 4 CPU-worker-hours")
+    # With only repetitions left, their time is described.
+    end(sweep, trials)
+    for number, trial in enumerate(trials):
+        MetricsLog(sweep.folder(trial).metrics).append(100, {"val/lrap": number / 10})
+    repeated = [Trial({**learned[-1], "seed": seed}) for seed in (1, 2)]
+    (line,) = describe_sweep_time(sweep, spec.runs)
+    assert line.startswith("a trial takes about 60 minutes, 2 trials 2 CPU-worker-hours")
+    end(sweep, [*trials, repeated[0]])
+    (line,) = describe_sweep_time(sweep, spec.runs)
+    assert line.startswith("a trial takes about 60 minutes, 1 trial 1 CPU-worker-hours")
 
 
 def test_the_runs_of_a_papers_table_are_one_plan_with_its_cost(
@@ -285,8 +429,8 @@ def test_the_runs_of_a_papers_table_are_one_plan_with_its_cost(
     assert counts == "120 runs, 119 not finished"
     assert "8 runs at a time" in arithmetic
     assert time == (
-        "119 of them take about 15 hours, 119 GPU-hours at most, at the rate of table (cuda), "
-        "which differs in objective.lambda_spml"
+        "119 of them take about 15 hours, 119 GPU-hours, at the rate of table (cuda), which "
+        "differs in objective.lambda_spml"
     )
 
 

@@ -27,6 +27,7 @@ from raybio.core.errors import (
     ConfigError,
     DivergedError,
     InterruptedRunError,
+    LongRunError,
     OtherVersionsError,
     RecordError,
     StopFileError,
@@ -265,17 +266,32 @@ def test_a_run_that_cannot_be_concluded_fails_and_leaves_the_others_alone(
 
 @pytest.mark.parametrize(
     ("num_ended", "num_runs", "num_at_a_time", "minutes"),
-    [(1, 6, 1, 50), (1, 6, 2, 30), (2, 6, 2, 20), (3, 6, 2, 10), (8, 9, 8, 10), (8, 17, 8, 20)],
+    [
+        (1, 6, 1, 50),
+        (1, 6, 2, 20),
+        (2, 6, 2, 20),
+        (3, 6, 2, 5),
+        (1, 4, 2, 10),
+        (5, 6, 2, 3.3),
+        (8, 9, 8, 10),
+        (8, 17, 8, 20),
+    ],
 )
 def test_the_time_left_counts_the_runs_that_are_trained_at_the_same_time(
-    num_ended: int, num_runs: int, num_at_a_time: int, minutes: int
+    num_ended: int, num_runs: int, num_at_a_time: int, minutes: float
 ) -> None:
-    ended = _ended_in_words(600.0, num_ended, num_runs, num_at_a_time)
+    ended = _ended_in_words(600.0, num_ended, num_ended, num_runs, num_at_a_time)
     assert ended == f"{num_ended} of {num_runs} runs, about {minutes} minutes left"
     assert (
-        _ended_in_words(600.0, num_runs, num_runs, num_at_a_time)
+        _ended_in_words(600.0, num_runs, num_runs, num_runs, num_at_a_time)
         == f"{num_runs} of {num_runs} runs"
     )
+
+
+def test_failed_runs_do_not_count_as_lengths() -> None:
+    """The first of twelve failed after 5 s, so that the others seemed to take 55 s."""
+    assert _ended_in_words(5.0, 0, 1, 12, 1) == "1 of 12 runs"
+    assert _ended_in_words(3605.0, 1, 2, 12, 1) == "2 of 12 runs, about 10 hours left"
 
 
 def test_runs_of_several_workers_are_trained_although_those_before_them_fail(
@@ -286,6 +302,7 @@ def test_runs_of_several_workers_are_trained_although_those_before_them_fail(
         "seed-0": DivergedError("step 3: loss nan"),
         "seed-1": StopFileError(".stop: stopped at step 3"),
         "seed-2": OSError("no space left"),
+        "seed-3": LongRunError("more than a day"),
     }
 
     def train_the_third(run: OpenRun, compute: Compute) -> Result:
@@ -299,21 +316,22 @@ def test_runs_of_several_workers_are_trained_although_those_before_them_fail(
     monkeypatch.setattr("raybio.runtime.run.parallel.train_opened", train_the_third)
     monkeypatch.setattr("raybio.runtime.run.parallel.planned", lambda run: run.spec.compute)
     compute = replace(request_one.compute, workers=2)
-    runs = [with_seed(request_one, seed, compute=compute) for seed in range(4)]
+    runs = [with_seed(request_one, seed, compute=compute) for seed in range(5)]
     with pytest.raises(DivergedError, match="step 3: loss nan"):
         train_runs([runs])
     # The first run has failed, and is the parent of the others all the same.
     parent = ("run of seed-0", None)
     assert parents == {"seed-0": (None, None)} | dict.fromkeys(
-        ("seed-1", "seed-2", "seed-3"), parent
+        ("seed-1", "seed-2", "seed-3", "seed-4"), parent
     )
     printed = capsys.readouterr().out
-    assert "seed-0: failed: step 3: loss nan" in printed
-    assert "seed-1: failed: .stop: stopped at step 3" in printed
-    assert "seed-2: failed: no space left" in printed
-    for number in range(3):
-        assert f"seed-{number}: failed; {number + 1} of 4 runs, about " in printed
-    assert "seed-3: finished; 4 of 4 runs\n" in printed
+    assert printed.splitlines() == [
+        "seed-0: failed: step 3: loss nan; 1 of 5 runs",
+        "seed-1: stopped: .stop: stopped at step 3; 2 of 5 runs",
+        "seed-2: failed: no space left; 3 of 5 runs",
+        "seed-3: stopped: more than a day; 4 of 5 runs",
+        "seed-4: finished; 5 of 5 runs",
+    ]
 
     parents.clear()
     errors["seed-0"] = InterruptedRunError(signal.SIGINT, "stopped at step 3")

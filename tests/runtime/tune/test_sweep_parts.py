@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 from typer.testing import CliRunner
 
-from raybio.cli.sweep import SweepOptions, _print_plan, _print_result, _report_unused
+from raybio.cli.sweep import SweepOptions, _print_result, _report_unused
 from raybio.cli.sweep import app as sweep_app
 from raybio.core.config import load, override_all
 from raybio.core.errors import ClusterError, ConfigError, DivergedError, MetricError, StoreError
@@ -624,12 +624,39 @@ def test_a_space_cannot_vary_epochs_which_would_pass_by_the_budget(
 
 
 def test_a_dry_run_refuses_what_the_sweep_would_refuse(tmp_path: Path) -> None:
-    sweep = (tmp_path, "plan", Compute())
-    with pytest.raises(StoreError, match="nowhere"):
-        _print_plan(space_of(tmp_path), RunOptions(store=tmp_path / "nowhere"), *sweep)
-    rates = space_of(tmp_path, space={RATE: {"log_uniform": [1e-5, 1e-2]}})
-    with pytest.raises(ConfigError, match="want equal numbers"):
-        _print_plan(rates, RunOptions(settings=("objective.loss=margin_contrastive",)), *sweep)
+    space_of(tmp_path)
+    words = [str(tmp_path / "space.yaml"), "--sweeps", str(tmp_path), "--dry-run"]
+    refused = CliRunner().invoke(sweep_app, [*words, "--store", str(tmp_path / "nowhere")])
+    assert isinstance(refused.exception, StoreError)
+    assert "nowhere" in str(refused.exception)
+    space_of(tmp_path, space={RATE: {"log_uniform": [1e-5, 1e-2]}})
+    refused = CliRunner().invoke(sweep_app, [*words, "--set", "objective.loss=margin_contrastive"])
+    assert isinstance(refused.exception, ConfigError)
+    assert "want equal numbers" in str(refused.exception)
+
+
+def test_a_dry_run_without_a_name_is_that_of_the_sweep_which_has_its_default_name(
+    tiny_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looked for trials that have ended in ``sweeps/plan``."""
+    begun = []
+
+    def not_started(spec: SweepSpec) -> None:
+        begun.append(spec)
+        raise ClusterError("nothing is trained here")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("raybio.runtime.tune.driver.sweep", not_started)
+    space_of(tmp_path, search={"kind": "grid"}, space={LAMBDA: {"choice": [0.1, 0.5]}})
+    words = ["space.yaml", "--store", str(tiny_store.path), "--set", "plan.global_batch_rows=16"]
+    assert not CliRunner().invoke(sweep_app, words).output
+    (spec,) = begun
+    leave(spec, Trial({LAMBDA: 0.5}), {40: 0.5})
+    record(spec, [Trial({LAMBDA: 0.5})])
+    done = CliRunner().invoke(sweep_app, [*words, "--dry-run"])
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert f"   1  {LAMBDA}=0.1\n   2  {LAMBDA}=0.5: finished\n" in done.output
+    assert "is similar to 1 of them" in done.output
 
 
 @pytest.mark.parametrize(
