@@ -81,7 +81,7 @@ class S3(ThreadingHTTPServer):
         self._numbers = itertools.count()
 
     def fail(self, kind: str, *, method: str = "", containing: str = "", times: int = 1) -> None:
-        """Cause a fault in the next requests of a method whose path contains a text.
+        """Cause a fault in the next requests of a method whose path and range contain a text.
 
         - ``busy``: status 503.
         - ``denied``: status 403, as Amazon S3 answers without permission.
@@ -130,9 +130,9 @@ class S3(ThreadingHTTPServer):
         urllib.request.urlopen(request).close()
         return BucketPath("s3", name)
 
-    def fault_of(self, method: str, path: str) -> str:
+    def fault_of(self, method: str, path_and_range: str) -> str:
         for fault in self._faults:
-            is_meant = fault["method"] in ("", method) and fault["containing"] in path
+            is_meant = fault["method"] in ("", method) and fault["containing"] in path_and_range
             if is_meant and fault["times"] > 0:
                 fault["times"] -= 1
                 return fault["kind"]
@@ -150,9 +150,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        fault = self.server.fault_of(self.command, self.path)
-        authorization = self.headers.get("Authorization") or ""
         bytes_range = self.headers.get("Range")
+        fault = self.server.fault_of(self.command, f"{self.path} {bytes_range or ''}")
+        authorization = self.headers.get("Authorization") or ""
         request = Request(self.command, self.path, bytes_range, fault, authorization)
         self.server.requests.append(request)
         self.server.wait_if_held(request)

@@ -195,10 +195,25 @@ def test_a_killed_download_resumes_with_what_has_not_arrived(
 
 
 def leave_part(folder: BucketFolder, s3: S3, name: str, file: Path) -> None:
-    """Leave a part of a download: its last range is denied."""
-    s3.fail("denied", method="GET", containing=name)
+    """Leave a part of a download: its last range is denied when all others have arrived."""
+    info = folder.info(name)
+    assert info is not None
+    num_ranges = -(-info.num_bytes // RANGE_BYTES)
+    last = f"{name} bytes={(num_ranges - 1) * RANGE_BYTES}-"
+    journal = file.with_name(f"{file.name}.ranges")
+
+    def release() -> None:
+        while not journal.exists() or journal.read_bytes().count(b"\n") < num_ranges:
+            time.sleep(0.01)
+        s3.release()
+
+    s3.fail("denied", method="GET", containing=last)
+    s3.hold(last)
+    releasing = threading.Thread(target=release)
+    releasing.start()
     with pytest.raises(StorageError, match="no permission to read"):
         download_object(folder, name, file)
+    releasing.join()
     assert file.with_name(f"{file.name}.part").exists()
 
 
