@@ -25,7 +25,10 @@ pytestmark = pytest.mark.usefixtures("ray_cluster")
 RATS = "<MeshHeading><DescriptorName MajorTopicYN='N'>Rats</DescriptorName></MeshHeading>"
 
 
-def test_ray_data_on_one_worker_or_two_gives_the_store_of_one_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [2, pytest.param(1, marks=pytest.mark.nightly)])
+def test_ray_data_on_one_worker_or_two_gives_the_store_of_one_process(
+    tmp_path: Path, workers: int
+) -> None:
     files = [
         write_medline(
             tmp_path / "a.xml.gz",
@@ -43,10 +46,9 @@ def test_ray_data_on_one_worker_or_two_gives_the_store_of_one_process(tmp_path: 
     here = prepare_medline(tmp_path / "here", files, config)
     assert here.pmid_N.tolist() == [1]
     assert [one["file"] for one in here.manifest["broken_files"]] == ["c.xml"]
-    for workers in (1, 2):
-        parse_all = partial(parse_by_ray_data, workers)
-        there = prepare_medline(tmp_path / f"there{workers}", files, config, parse_all=parse_all)
-        assert there.digest == here.digest
+    parse_all = partial(parse_by_ray_data, workers)
+    there = prepare_medline(tmp_path / "there", files, config, parse_all=parse_all)
+    assert there.digest == here.digest
 
 
 @pytest.mark.nightly
