@@ -60,6 +60,8 @@ def train(folder: Path, store: Path, layout: str, address: str, *more: str, **se
     }
     own = {"HF_HOME": str(folder / "hf"), "HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0"}
     own |= {"HF_HUB_DISABLE_XET": "1", "PYTHONPATH": str(ROOT)}
+    # This hub gives all contents one commit, by which converted checkpoints are cached.
+    own |= {"RAYBIO_CACHE": str(folder / "cache")}
     return subprocess.run(
         [sys.executable, "-m", "raybio.cli.main", *words],
         cwd=folder,
