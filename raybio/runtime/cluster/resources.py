@@ -11,6 +11,7 @@ from typing import Any
 
 from raybio.core.errors import ClusterError
 from raybio.core.search_space import SearchSpace
+from raybio.core.text import count_of
 
 DATA_CPUS_PER_WORKER = 0.2
 """CPUs that Ray Data needs for each training worker; without them its tasks never start."""
@@ -171,7 +172,8 @@ def fit_trials(
         cpus,
         gpus,
         num_trials,
-        f"{num_trials} {what}s at a time: each takes {wanted}; {fitting} fit the cluster's {has}",
+        f"{count_of(num_trials, what)} at a time: each takes {wanted}; {fitting} fit the cluster's "
+        f"{has}",
     )
 
 

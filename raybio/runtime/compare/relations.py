@@ -101,9 +101,9 @@ def relations_legend(relations: Sequence[Relation]) -> str:
 def verdicts(relations: Sequence[Relation], layout: TableLayout) -> list[str]:
     """Return lines, without a full stop, on where each model stands among its rivals.
 
-    They use the first measure on the split that counts most, the last compared one. If rivals are
-    higher than the model, they advise what to do. If the model is not clearly better than its
-    initial encoder, a line of its own says so.
+    They use the first measure on the split that counts most, the last compared one. Rivals come
+    first, then compared runs. If rivals are higher than the model, the lines advise what to do. If
+    the model is not clearly better than its initial encoder, a line of its own says so.
     """
     of_splits = {each.split for each in relations}
     splits = [split for split in layout.compared if split in of_splits]
@@ -114,9 +114,14 @@ def verdicts(relations: Sequence[Relation], layout: TableLayout) -> list[str]:
     remarks = []
     for model in models:
         rows_by_word: dict[str, list[str]] = {}
+        runs_by_word: dict[str, list[str]] = {}
         for each in relations:
             is_meant = (each.model, each.split, each.measure) == (model, splits[-1], measure)
-            if is_meant and not each.is_trained and each.row not in layout.oracles:
+            if not is_meant or each.row in layout.oracles:
+                continue
+            if each.is_trained:
+                runs_by_word.setdefault(each.word, []).append(each.row)
+            else:
                 # Of repetitions, the row is "initial, 3 runs".
                 name = each.row.partition(", ")[0]
                 rows_by_word.setdefault(each.word, []).append(name)
@@ -125,6 +130,8 @@ def verdicts(relations: Sequence[Relation], layout: TableLayout) -> list[str]:
             where = f"{layout.splits[splits[-1]]} ({layout.measures[measure]})"
             advice = f". {layout.if_passed}" if layout.if_passed and PASSES in rows_by_word else ""
             remarks.append(f"{model}, {where}: {standing}{advice}")
+            if runs_by_word:
+                remarks.append(f"{model}, {where}: {'; '.join(_named(runs_by_word))}")
             for word, words in ((PASSES, "worse"), (REACHES, "not clearly better")):
                 if INITIAL in rows_by_word.get(word, ()):
                     remarks.append(f"{model}: {words} than its initial encoder on {where}")
@@ -135,21 +142,28 @@ def _standing(rows_by_word: Mapping[str, Sequence[str]]) -> str:
     """Return a text such as ``lower than chance; higher than the other 7 rivals``."""
     if rows_by_word.keys() <= {CANNOT_BE_COMPARED}:
         return ""
-    parts = [
-        f"{words} {', '.join(rows_by_word[word])}"
-        for word, words in (
-            (PASSES, "lower than"),
-            (REACHES, "not clearly different from"),
-            (CANNOT_BE_COMPARED, "not comparable with"),
-        )
-        if word in rows_by_word
-    ]
     num_below = len(rows_by_word.get(BELOW, []))
+    parts = _named({word: rows for word, rows in rows_by_word.items() if word != BELOW})
     if num_below:
         rivals = "rival" if num_below == 1 else f"{num_below} rivals"
         which = f"the other {rivals}" if parts else f"its {rivals}"
         parts.append(f"higher than {which}")
     return "; ".join(parts)
+
+
+def _named(rows_by_word: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return texts such as ``lower than chance``, the rows above the model first."""
+    words_by_word = {
+        PASSES: "lower than",
+        REACHES: "not clearly different from",
+        CANNOT_BE_COMPARED: "not comparable with",
+        BELOW: "higher than",
+    }
+    return [
+        f"{words} {', '.join(rows_by_word[word])}"
+        for word, words in words_by_word.items()
+        if word in rows_by_word
+    ]
 
 
 def _cell(in_cell: Sequence[Relation], layout: TableLayout) -> str:

@@ -343,8 +343,9 @@ def test_each_rival_has_a_row_that_says_whether_it_is_higher_than_the_model(
     other = "lambda_spml = 0.3" + (", 3 runs" if num_seeds == 3 else "")
     assert cell_by_row[other].startswith("lower (p ≤ " if num_seeds == 3 else "lower")
     standing = {"higher": "lower than degree", "unclear": "not clearly different from degree"}
-    (verdict,) = [line for line in table.all_remarks if line.startswith(f"{label}, ")]
+    verdict, of_runs = (line for line in table.all_remarks if line.startswith(f"{label}, "))
     assert f"held-out links (LRAP): {standing.get(word, 'higher than its 4 rivals')}" in verdict
+    assert of_runs == f"{label}, held-out links (LRAP): higher than {other}"
 
 
 def test_an_oracle_is_said_to_pass_and_is_not_what_is_tested(tmp_path: Path) -> None:
@@ -412,10 +413,11 @@ def test_a_line_says_where_a_model_stands_and_gives_the_advice_of_its_layout() -
         "run, test rows (score): lower than ridge on frozen encoder, kNN on TF-IDF; not clearly "
         "different from ridge on TF-IDF; not comparable with chance; higher than the other rival"
     )
+    of_runs = "run, test rows (score): lower than other"
     advice = f". {layout.if_passed}"
-    assert ResultTable({}, oracle, relations=relations).all_remarks == [standing + advice]
+    assert ResultTable({}, oracle, relations=relations).all_remarks == [standing + advice, of_runs]
     without = replace(oracle, if_passed="")
-    assert ResultTable({}, without, relations=relations).all_remarks == [standing]
+    assert ResultTable({}, without, relations=relations).all_remarks == [standing, of_runs]
     assert ResultTable({}, layout, relations=relations[5:]).all_remarks == [
         "run, test rows (score): not comparable with chance; higher than the other rival"
     ]
@@ -456,7 +458,9 @@ def test_compared_runs_that_pass_a_run_are_no_rivals_to_use_instead(tmp_path: Pa
     passing = {row for (row, _), word in words(table).items() if word == "passes"}
     assert "lambda_spml = 0.3, 3 runs" in passing
     advised = replace(table, layout=replace(table.layout, if_passed="use the rival")).all_remarks
-    assert not [remark for remark in advised if "lambda_spml = 0.3" in remark]
+    with_advice = [remark for remark in advised if "use the rival" in remark]
+    assert with_advice
+    assert not [remark for remark in with_advice if "lambda_spml = 0.3" in remark]
 
 
 def test_seeds_that_disagree_are_not_above_a_rival_which_one_of_them_is(tmp_path: Path) -> None:

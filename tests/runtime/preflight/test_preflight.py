@@ -437,7 +437,7 @@ def test_a_sweep_fits_where_one_trial_does_and_is_checked_with_its_own_options(
     )  # a run's stream needs CPUs beside its workers
     sweep = with_compute(replace(all_cpus, method=None, space=space), gpus_per_worker=0.0)
     found = by_check(preflight(sweep))["resources"]
-    assert (found.state, found.found.split(":")[0]) == (OK, "1 trials at a time")
+    assert (found.state, found.found.split(":")[0]) == (OK, "1 trial at a time")
     parts = with_compute(sweep, cpus_per_worker=0.1)
     assert (
         "3 trials at a time"

@@ -124,7 +124,8 @@ def test_runs_have_equal_parts_of_a_machine_unless_their_share_is_given_or_recor
     share = _share(compute, [Node(8)], num_runs)
     assert (share.cpus_per_worker, share.gpus_per_worker) == (cpus, 0)
     assert share.num_trials == at_a_time
-    assert share.explanation.startswith(f"{at_a_time} runs at a time: each takes {cpus:g} CPU")
+    runs = "run" if at_a_time == 1 else "runs"
+    assert share.explanation.startswith(f"{at_a_time} {runs} at a time: each takes {cpus:g} CPU")
     assert _threads(compute, share) == threads
 
 
