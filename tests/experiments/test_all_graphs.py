@@ -203,7 +203,6 @@ def test_experiments_end_in_a_table_and_figures_and_are_not_done_twice(
     table = (folder / "graphs.md").read_text()
     assert table in messages
     assert "cost: 8 runs, " in table
-    assert "is similar to 8 of them" in messages
     assert "classes; neighbors predict the class of 100 % of the nodes" in messages
     trained = {
         path: path.stat().st_mtime_ns for path in folder.glob("trials/*/export/*.safetensors")

@@ -56,20 +56,25 @@ def test_a_tree_of_life_download_is_prepared_and_what_was_set_aside_is_shown(tmp
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "got"),
     [
-        [],
-        ["--edges", "e", "--proteins", "p", "--species", "s"],
-        ["--interactomes", "i"],
+        ([], "none of them"),
+        (
+            ["--edges", "e", "--proteins", "p", "--species", "s"],
+            "--species, --edges, --proteins",
+        ),
+        (["--interactomes", "i"], "--interactomes"),
+        (["--edges", "e", "--sequences", "p"], "--sequences, --edges"),
     ],
 )
-def test_half_a_layout_or_two_are_refused(arguments, tmp_path):
+def test_half_a_layout_or_two_are_refused(arguments, got, tmp_path):
     result = CliRunner().invoke(
         prepare.app, ["proteins", "--out", str(tmp_path / "store"), *arguments]
     )
     assert isinstance(result.exception, ConfigError)
-    assert "either --interactomes, --species and --sequences, or --edges and --proteins" in str(
-        result.exception
+    assert str(result.exception) == (
+        "want --edges and --proteins (FASTA or a table), or the Tree of life's --interactomes, "
+        f"--species and --sequences; got {got}"
     )
 
 

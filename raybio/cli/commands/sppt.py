@@ -212,8 +212,17 @@ def proteins(
         missing = "--proteins" if edges else "--edges"
         raise ConfigError(f"{missing} is missing: want --edges and --proteins, both")
     if all(tree_of_life) == all(tables) or (any(tree_of_life) and any(tables)):
+        by_option = {
+            "--interactomes": interactomes,
+            "--species": species,
+            "--sequences": sequences,
+            "--edges": edges,
+            "--proteins": proteins,
+        }
+        got = ", ".join(option for option, given in by_option.items() if given) or "none of them"
         raise ConfigError(
-            "want either --interactomes, --species and --sequences, or --edges and --proteins"
+            "want --edges and --proteins (FASTA or a table), or the Tree of life's --interactomes, "
+            f"--species and --sequences; got {got}"
         )
     if any(tree_of_life) and (config.strip_prefixes or config.strip_version):
         raise ConfigError(

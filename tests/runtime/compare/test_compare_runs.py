@@ -638,7 +638,8 @@ def test_the_job_compares_real_runs(unbroken: Result, request_two: RunSpec, tmp_
     assert "comparison/report.html" in done.stdout
     data = json.loads((tmp_path / "comparison" / "report.json").read_text())
     assert data["settings"] == {"objective.lambda_spml": {"unbroken": 0.5, "without-the-graph": 0}}
-    assert data["notes"] == []
+    # Which unit moves such a small difference most is a matter of chance.
+    assert all("moves the difference" in note for note in data["notes"])
     assert {each["row"] for each in data["relations"]} >= {
         "degree",
         "unbroken",
