@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import platform
 import resource
 import sys
 import threading
@@ -167,3 +168,17 @@ def _status_bytes(name: str) -> int:
 
 def _three_digits(ratio: float | None) -> float | None:
     return None if ratio is None else float(f"{ratio:.3g}")
+
+
+def machine() -> str:
+    """The number of CPUs that this process may use, and their name."""
+    cpu = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        names = [
+            line.split(":", 1)[1].strip()
+            for line in info.read_text().splitlines()
+            if line.startswith("model name")
+        ]
+        cpu = names[0] if names else cpu
+    return f"{len(os.sched_getaffinity(0))} × {cpu}"

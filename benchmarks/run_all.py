@@ -17,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from _measure import NOT_HERE
+from _measure import NOT_HERE, machine
 from gpu_table import STORED as GPU_STORED
 from gpu_table import gpu_section
 
@@ -183,19 +183,6 @@ def run(script: Path, timeout_seconds: float) -> list[Result] | None:
 def results_in(printed: str) -> list[Result]:
     """Return the results among the lines that a script has printed; libraries print dicts, too."""
     return [json.loads(line) for line in printed.splitlines() if line.startswith('{"row"')]
-
-
-def machine() -> str:
-    cpu = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        names = [
-            line.split(":", 1)[1].strip()
-            for line in info.read_text().splitlines()
-            if line.startswith("model name")
-        ]
-        cpu = names[0] if names else cpu
-    return f"{len(os.sched_getaffinity(0))} × {cpu}"
 
 
 def versions() -> str:

@@ -5,10 +5,12 @@
 The commands are the training of each method (of synthetic graphs, the experiment), a sweep, a cross-validation, bulk
 embedding and preparing a store: on built-in corpora, with default settings of cluster and precision. Each runs once
 undisturbed. Then they take turns: a command gets one to three kills, is given again until it ends, and must leave what
-the undisturbed one left, bit by bit.
+the undisturbed one left, bit by bit. Of a training these are its weights, the scores of its final table, and all reports
+but times, in its log and in MLflow.
 A kill is SIGKILL for the driver with its process group, or for one of its descendants: a training worker, another
 worker of Ray, a raylet, or Ray's head server. Its moment is random within the time that the undisturbed command took.
 A line of `FOLDER/endings.jsonl` is an ending; the same command goes on until KILLS kills are there, of the present code.
+The last lines say how many hours these endings took, and on which machines.
 Exit status 1 if an ending differs or a command does not come to its end; what it left stays in FOLDER.
 """
 
@@ -20,6 +22,7 @@ import os
 import random
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -32,11 +35,14 @@ from typing import Any
 import psutil
 import yaml
 
+from benchmarks._measure import machine
 from benchmarks.kill_and_resume import descendants, end_leftovers
 from raybio.core.config import override_all
 from raybio.core.records import read_record
 from raybio.core.version import code_digest
 from raybio.methods import METHODS
+from raybio.runtime.run.folder import RunFolder
+from raybio.runtime.run.metrics_log import read_reports
 from raybio.store.store import open_store
 
 RAYBIO = Path(sys.executable).with_name("raybio")
@@ -66,6 +72,31 @@ def file_outcome(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
 
 
+def training_outcome(out: Path) -> str:
+    """What identifies the training in ``out``, times excepted; empty before it is finished."""
+    folder = RunFolder(out / "runs", "run")
+    result = read_record(folder.result, "result") or {}
+    if result.get("status") != "finished":
+        return ""
+    reports = [
+        (report["step"], name, value)
+        for report in read_reports(folder.metrics)
+        for name, value in sorted(report["metrics"].items())
+        if not is_timed(name)
+    ]
+    with contextlib.closing(sqlite3.connect(out / "mlflow.db")) as database:
+        # A report that was sent twice has two rows, with different timestamps.
+        rows = set(database.execute("SELECT step, key, value FROM metrics"))
+    tracked = sorted(row for row in rows if not is_timed(row[1]))
+    scores = result["final"]["scores"]
+    return json.dumps([result["weights_sha256"], scores, reports, tracked], sort_keys=True)
+
+
+def is_timed(metric: str) -> bool:
+    """Whether a metric differs between two runs that are equal."""
+    return metric.startswith("system/") or metric.endswith(("_seconds", "_per_second"))
+
+
 def demo_options(name: str, inputs: Path) -> list[str]:
     """Store and settings of a method's demo, in a few steps."""
     method = METHODS[name]
@@ -89,11 +120,7 @@ def training(name: str, inputs: Path) -> Command:
         options = ["train", name, *given, "--name", "run", "--runs", str(out / "runs")]
         return [*options, "--workers", "2", "--no-baseline"]
 
-    def outcome(out: Path) -> str:
-        result = read_record(out / "runs" / "run" / "result.json", "result") or {}
-        return str(result["weights_sha256"]) if result.get("status") == "finished" else ""
-
-    return Command(name, arguments, outcome)
+    return Command(name, arguments, training_outcome)
 
 
 def synthetic_graphs(inputs: Path) -> Command:
@@ -317,6 +344,7 @@ def soak(commands: list[Command], folder: Path, endings: Path, num_kills: int, s
     done = [ending for ending in known_endings(endings) if ending.get("code") == code]
     total = sum(len(ending["killed"]) for ending in done)
     rng = random.Random(f"{seed} {len(done)}")
+    here = machine()
     undisturbed: dict[str, tuple[str, float]] = {}
     turn = len(done)
     while total < num_kills:
@@ -331,6 +359,7 @@ def soak(commands: list[Command], folder: Path, endings: Path, num_kills: int, s
         expected, seconds = undisturbed[command.name]
         moments = [rng.uniform(0, seconds) for _ in range(rng.randint(1, 3))]
         out = folder / f"{command.name}-{turn}"
+        start = time.monotonic()
         try:
             killed = run_to_end(command, out, moments, rng)
         except RuntimeError:
@@ -338,6 +367,7 @@ def soak(commands: list[Command], folder: Path, endings: Path, num_kills: int, s
             raise
         is_equal = command.outcome(out) == expected
         ending = {"command": command.name, "killed": killed, "is_equal": is_equal, "code": code}
+        ending |= {"seconds": round(time.monotonic() - start), "machine": here}
         done.append(ending)
         total += len(killed)
         with endings.open("a") as file:
@@ -349,7 +379,9 @@ def soak(commands: list[Command], folder: Path, endings: Path, num_kills: int, s
         else:
             keep_evidence(out, endings.parent)
     unequal = [ending["command"] for ending in done if not ending["is_equal"]]
+    hours = sum(ending["seconds"] for ending in done) / 3600
     print(f"{total} kills, {len(done)} endings, {len(unequal)} unequal {unequal or ''}")
+    print(f"{hours:.1f} hours on {', '.join(sorted({ending['machine'] for ending in done}))}")
     return not unequal
 
 

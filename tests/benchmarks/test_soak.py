@@ -1,14 +1,21 @@
 """What random kills over commands keep from one call to the next."""
 
+import contextlib
 import json
 import random
+import re
+import shutil
+import sqlite3
 import sys
 from pathlib import Path
 
 import pytest
 
 from benchmarks import soak
-from benchmarks.soak import Command, keep_evidence, known_endings, run_to_end
+from benchmarks.soak import Command, keep_evidence, known_endings, run_to_end, training_outcome
+from tests.paths import ROOT
+
+GOLDEN_RUN = ROOT / "tests" / "golden" / "0.2.0" / "finished" / "sppt_protein"
 
 
 def test_endings_outlive_a_torn_line(tmp_path: Path) -> None:
@@ -41,3 +48,28 @@ def test_a_command_that_hangs_is_no_ending(tmp_path: Path, monkeypatch: pytest.M
     command = Command("sleeping", lambda out: ["-c", program], lambda out: "ended")
     with pytest.raises(RuntimeError, match="sleeping: hangs after 5 s"):
         run_to_end(command, tmp_path / "out", [], random.Random(0))
+
+
+def test_endings_of_trainings_differ_in_losses_in_what_mlflow_has_and_not_in_times(
+    tmp_path: Path,
+) -> None:
+    shutil.copytree(GOLDEN_RUN, tmp_path / "runs" / "run")
+    with contextlib.closing(sqlite3.connect(tmp_path / "mlflow.db")) as database, database:
+        database.execute("CREATE TABLE metrics (key TEXT, value REAL, step INTEGER, timestamp)")
+        database.execute("INSERT INTO metrics VALUES ('loss', 2.0, 1, 100)")
+    first = training_outcome(tmp_path)
+    log = tmp_path / "runs" / "run" / "metrics.jsonl"
+    lines = log.read_text()
+    (rate, *_) = re.findall(r'"tokens_per_second": [0-9.]+', lines)
+    log.write_text(lines.replace(rate, '"tokens_per_second": 7.0'))
+    with contextlib.closing(sqlite3.connect(tmp_path / "mlflow.db")) as database, database:
+        database.execute("INSERT INTO metrics VALUES ('loss', 2.0, 1, 200)")
+        database.execute("INSERT INTO metrics VALUES ('stall_seconds', 3.0, 1, 200)")
+    assert training_outcome(tmp_path) == first
+    (loss, *_) = re.findall(r'"spml_loss": [0-9.]+', lines)
+    log.write_text(lines.replace(loss, '"spml_loss": 7.0'))
+    changed = training_outcome(tmp_path)
+    assert changed != first
+    with contextlib.closing(sqlite3.connect(tmp_path / "mlflow.db")) as database, database:
+        database.execute("INSERT INTO metrics VALUES ('loss', 3.0, 1, 200)")
+    assert training_outcome(tmp_path) not in (first, changed)
