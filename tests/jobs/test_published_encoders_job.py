@@ -97,6 +97,7 @@ def test_a_run_keeps_its_commit_when_the_branch_moves(tiny_store, tmp_path):
         done = train(tmp_path, tiny_store.path, "esm2", address)
         assert done.returncode == 0, done.stderr
         PUBLISHED["esm2"].write(repository / LATER)
+        (repository / LATER / "model.safetensors").unlink()
         again = train(tmp_path, tiny_store.path, "esm2", address, **{"schedule.max_steps": 4})
     assert again.returncode == 0, again.stderr
     record = recorded_encoder(tmp_path)

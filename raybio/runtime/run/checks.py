@@ -8,6 +8,7 @@ from raybio.core.errors import ConfigError
 from raybio.core.records import write_record
 from raybio.encoders.input_lengths import InputLengths
 from raybio.methods import METHODS
+from raybio.runtime.run.encoder_source import pin_encoder
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.result import finished_result
 from raybio.runtime.run.spec import RunSpec
@@ -24,6 +25,8 @@ _counted: dict[tuple[str, ...], list[InputLengths]] = {}
 def check_spec(spec: RunSpec) -> str:
     """Refuse a run that would fail in the workers, and return the store's digest.
 
+    From then on this process loads the encoder's commit that is recorded in the run's folder.
+
     Raises:
         ConfigError: if the run is not finished and its encoder or texts are missing, or its
             encoder reads fewer tokens than the user set.
@@ -31,6 +34,7 @@ def check_spec(spec: RunSpec) -> str:
     """
     entry = METHODS[spec.method]
     store = open_store(spec.store, entry.store)
+    pin_encoder(spec.folder)
     if finished_result(spec.folder, spec.config) is None:
         entry.check(spec.config, store)
         check_lengths(input_lengths(spec), spec.explicit)

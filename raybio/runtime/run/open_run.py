@@ -31,7 +31,7 @@ from raybio.runtime.run.checks import (
     published_recipe,
     record_cuts,
 )
-from raybio.runtime.run.encoder_source import encoder_record, pin_encoder
+from raybio.runtime.run.encoder_source import encoder_record
 from raybio.runtime.run.folder import RunFolder, committed_in
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.runtime.run.result import Result, finished_result, result_of, summarize
@@ -99,7 +99,6 @@ class OpenRun:
         held_spool = None
         if spec.bucket is not None:
             held_spool = held.enter_context(spool.held(folder, spec.bucket))
-        pin_encoder(folder)
         digest = check_spec(spec)
         if held_spool is None:
             folder.make()

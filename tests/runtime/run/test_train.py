@@ -275,7 +275,7 @@ def test_a_run_stopped_by_a_signal_continues_with_other_workers_in_the_same_orde
 def endless_evaluation(rank: int, folder: Path) -> None:
     from raybio.methods.sppt.proteins import system as structure_preserving
 
-    def evaluate(self: Any, model: Any, collective: Any, shared: Any) -> FinalReport:
+    def evaluate(self: Any, model: Any, *others: Any) -> FinalReport:
         (folder / "evaluating").touch()
         while (folder / "evaluating").exists():
             time.sleep(0.1)
