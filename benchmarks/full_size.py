@@ -269,32 +269,57 @@ MAG = Paper(
     },
 )
 
+PUBMED = Paper(
+    counts={"articles": 36_000_000},
+    simulate=simulate_pubmed,
+    prepare=prepare_pubmed,
+    method="biostransformers",
+    settings=TINY_TEXTS
+    | {
+        "plan.global_batch_rows": 384,
+        "plan.fields": ["title", "abstract"],
+        "plan.stop_terms": "check_tags",
+        # The paper's validation articles, as in its recipe.
+        "evaluation.num_articles_at_the_end": 18_557,
+        "evaluation.rivals": False,
+    },
+)
+
+ADE = Paper(
+    counts={"sentences": 4_272},
+    simulate=None,
+    prepare=prepare_ade,
+    method="relation_graphs",
+    settings=TINY_TEXTS
+    | {
+        "model": "joint",
+        "encoder.max_length": 256,
+        "encoder.num_frozen_layers": 0,
+        "schedule.early_stopping_metric": "null",
+        "plan.global_batch_rows": 8,
+    },
+)
+
+
+def changed(paper: Paper, settings: dict[str, Any]) -> Paper:
+    """Return a paper's data with other settings."""
+    return replace(paper, settings={**paper.settings, **settings})
+
+
+RIVALS = {"evaluation.rivals": True}
+GRAPHS = {"evaluation.test_graphs": 5}
+
 PAPERS = {
     "tree_of_life": TREE_OF_LIFE,
     # Final tables as the recipes make them.
-    "tree_of_life_rivals": replace(
-        TREE_OF_LIFE, settings={**TREE_OF_LIFE.settings, "evaluation.rivals": True}
-    ),
+    "tree_of_life_rivals": changed(TREE_OF_LIFE, RIVALS),
     "mag": MAG,
-    "mag_rivals": replace(
-        MAG,
-        settings={**MAG.settings, "evaluation.rivals": True, "evaluation.test_graphs": 5},
+    "mag_rivals": changed(MAG, RIVALS | GRAPHS),
+    "mag_default": changed(
+        MAG, RIVALS | GRAPHS | {"evaluation.num_nodes_per_group_at_the_end": 5000}
     ),
-    "pubmed": Paper(
-        counts={"articles": 36_000_000},
-        simulate=simulate_pubmed,
-        prepare=prepare_pubmed,
-        method="biostransformers",
-        settings=TINY_TEXTS
-        | {
-            "plan.global_batch_rows": 384,
-            "plan.fields": ["title", "abstract"],
-            "plan.stop_terms": "check_tags",
-            # The paper's validation articles, as in its recipe.
-            "evaluation.num_articles_at_the_end": 18_557,
-            "evaluation.rivals": False,
-        },
-    ),
+    "pubmed": PUBMED,
+    "pubmed_drop": changed(PUBMED, {"plan.conflicts": "drop", "plan.stop_terms": "none"}),
     "pubtator": Paper(
         counts={"documents": 30_000_000},
         simulate=simulate_pubtator,
@@ -328,20 +353,10 @@ PAPERS = {
         method="contrastive_probe",
         settings=TINY_TEXTS | {"cloze.max_tokens": 32, "evaluation.max_query_tokens": 32},
     ),
-    "ade": Paper(
-        counts={"sentences": 4_272},
-        simulate=None,
-        prepare=prepare_ade,
-        method="relation_graphs",
-        settings=TINY_TEXTS
-        | {
-            "model": "joint",
-            "encoder.max_length": 256,
-            "encoder.num_frozen_layers": 0,
-            "schedule.early_stopping_metric": "null",
-            "plan.global_batch_rows": 8,
-        },
-    ),
+    "ade": ADE,
+    "ade_cldr": changed(ADE, {"model": "cldr"}),
+    "ade_clgs": changed(ADE, {"model": "clgs"}),
+    "ade_clner": changed(ADE, {"model": "clner"}),
 }
 
 
