@@ -13,12 +13,13 @@ TOOLS := $(VENV)/.installed-tools
 unexport PYTHONDONTWRITEBYTECODE
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --no-compile --disable-pip-version-check
 
-.PHONY: help install demo test test-all first-tier both-tiers nightly mutants soak lint style types bench site clean
+.PHONY: help install demo test test-all first-tier both-tiers nightly fuzz mutants soak lint style types bench site clean
 help:
 	@echo "make demo    prepare the built-in corpus, train, evaluate, print the table"
 	@echo "make test    lint, type check and run the first tier of tests"
 	@echo "make test-all  the same with both tiers of tests (an hour)"
 	@echo "make nightly the tests that make test leaves out"
+	@echo "make fuzz    give each reader of files 100,000 damaged ones (hours); make nightly gives it 3,000"
 	@echo "make mutants break the sources in some 400 places, one at a time, and see that a test notices (make mutants ONLY=lease)"
 	@echo "make soak    kill processes of trainings, a sweep, folds, embed and prepare at random, 200 times, and compare what each leaves (hours; make soak KILLS=20)"
 	@echo "make bench   run the benchmarks and write benchmarks/RESULTS.md (make bench ONLY=P1,P2 for some)"
@@ -74,6 +75,9 @@ both-tiers: install
 nightly: install
 	@$(PIP_INSTALL) -c constraints.txt -e '.[docs,mteb]'
 	$(PYTEST) -rs -m nightly
+
+fuzz: install
+	FUZZ_INPUTS=100000 $(PYTEST) -m nightly tests/test_mutated_inputs.py
 
 # Results are kept in build/mutants: what neither a mutant's file nor its tests have changed is not run again.
 mutants: install

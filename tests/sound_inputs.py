@@ -187,8 +187,8 @@ SPACE = (
 )
 
 
-NUM_NIGHTLY = 100_000
-"""Inputs of a reader in the second tier."""
+NUM_AT_MOST = 100_000
+"""Inputs of a reader in ``make fuzz``."""
 
 
 class Reader(NamedTuple):
@@ -199,7 +199,7 @@ class Reader(NamedTuple):
         name: of the file, in a folder of its own.
         sound: its content: text, bytes, or what JSON says.
         write_others: writes the files that belong to it into this folder.
-        num_nightly: inputs in the second tier; fewer than ``NUM_NIGHTLY`` where one takes over 3 ms.
+        num_at_most: inputs in ``make fuzz``; fewer than ``NUM_AT_MOST`` where one takes over 3 ms.
         skips: damaged lines are skipped, so that no file is refused.
         sign: returns the file of a changed content of ``sound``, with a checksum that fits; None: the
             bytes of the file are changed.
@@ -209,7 +209,7 @@ class Reader(NamedTuple):
     name: str
     sound: Any
     write_others: Callable[[Path], object] = lambda folder: None
-    num_nightly: int = NUM_NIGHTLY
+    num_at_most: int = NUM_AT_MOST
     skips: bool = False
     sign: Callable[[Any], bytes] | None = None
 
@@ -518,28 +518,28 @@ INPUTS = {
         "proteins.csv",
         PROTEINS,
         write_proteins,
-        num_nightly=5_000,
+        num_at_most=5_000,
     ),
     "table of links": Reader(
         lambda path: read_proteins(path.parent),
         "links.tsv",
         SCORED_LINKS,
         write_proteins,
-        num_nightly=3_000,
+        num_at_most=3_000,
     ),
     "table of articles": Reader(
         lambda path: read_articles(path.parent),
         "articles.tsv",
         ARTICLES,
         write_articles,
-        num_nightly=20_000,
+        num_at_most=20_000,
     ),
     "table of citations": Reader(
         lambda path: read_articles(path.parent),
         "citations.csv",
         CITATIONS,
         write_articles,
-        num_nightly=10_000,
+        num_at_most=10_000,
     ),
     "labels of nodes": Reader(
         lambda path: read_node_labels(path, pa.array(["1.a", "1.b", "1.c"])), "a.tsv", LABELS
@@ -555,7 +555,7 @@ INPUTS = {
         lambda path: read_task("stability")(path.parent), "stability_train.json", [TAPE, TAPE]
     ),
     "record of TAPE's LMDB": Reader(
-        read_lmdb, "record.pickle", pickle.dumps(TAPE), num_nightly=20_000
+        read_lmdb, "record.pickle", pickle.dumps(TAPE), num_at_most=20_000
     ),
     "FLIP's zip": Reader(read_task("secondary_structure"), "splits.zip", flip_archive()),
     "FLIP's table": Reader(
