@@ -299,7 +299,7 @@ def test_a_signal_does_not_wait_for_the_final_evaluation_which_the_same_command_
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=stop, daemon=True).start()
-    with pytest.raises(InterruptedRunError, match="SIGINT: stopped at step 24"):
+    with pytest.raises(InterruptedRunError, match="SIGINT: stopped after the last step, 24"):
         train(replace(request, setup=endless_evaluation))
     (folder.path / "evaluating").unlink()  # whoever is left of the run ends
     assert read_record(folder.result, "result")["status"] == "stopped"
