@@ -81,15 +81,35 @@ def shared_array(series: str, number: int, make: Callable[[], np.ndarray]) -> np
         number: number of the array in the series.
         make: returns the array, the same in each process.
     """
+    return _made_once(series, f"{number}.npy", make)
+
+
+def shared_beginning(series: str, min_length: int, make: Callable[[], np.ndarray]) -> np.ndarray:
+    """Return a beginning of an endless array that the processes of this machine extend.
+
+    The longest beginning so far is in one file of the cache. As with ``shared_array``, one process
+    extends it while the others wait, and without a cache each process extends its own.
+
+    Args:
+        series: a file name that identifies everything the array depends on.
+        min_length: elements that are wanted; a longer beginning is returned if there is one.
+        make: returns a beginning of at least this length, for when there is none.
+    """
+    return _made_once(series, "beginning.npy", make, min_length)
+
+
+def _made_once(
+    series: str, name: str, make: Callable[[], np.ndarray], min_length: int = 0
+) -> np.ndarray:
     folder = cache_folder() / "shared" / series
-    path = folder / f"{number}.npy"
-    array = _mapped(path)
+    path = folder / name
+    array = _mapped(path, min_length)
     if array is not None:
         return array
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder / ".lock"):
-            array = _mapped(path)
+            array = _mapped(path, min_length)
             if array is None:
                 array = make()
                 content = io.BytesIO()
@@ -107,13 +127,14 @@ def shared_array(series: str, number: int, make: Callable[[], np.ndarray]) -> np
     return array
 
 
-def _mapped(path: Path) -> np.ndarray | None:
+def _mapped(path: Path, min_length: int) -> np.ndarray | None:
     try:
         content = memoryview(path.read_bytes())
         num_bytes = len(content) - hashlib.sha256().digest_size
         if hashlib.sha256(content[: max(0, num_bytes)]).digest() != content[max(0, num_bytes) :]:
             return None
-        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+        array = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+        return array if array.size >= min_length else None
     except (OSError, ValueError):
         # The file is missing or damaged.
         return None

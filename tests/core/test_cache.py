@@ -2,6 +2,7 @@
 
 import os
 import threading
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from raybio.core import cache
-from raybio.core.cache import cached_folder
+from raybio.core.cache import cached_folder, shared_beginning
 from raybio.core.errors import ConfigError
 from raybio.core.files import atomic_folder
 
@@ -81,3 +82,30 @@ def test_a_shared_array_that_is_not_what_was_written_is_made_again(
             assert np.array_equal(cache.shared_array("series", 3, make), whole)
         assert len(made) == 1
         assert path.read_bytes() == content
+
+
+def test_a_beginning_is_made_only_if_the_cache_has_none_of_that_length() -> None:
+    made: list[int] = []
+
+    def beginning(min_length: int, made_length: int) -> list[int]:
+        def make() -> np.ndarray:
+            made.append(made_length)
+            return np.arange(made_length)
+
+        return [int(number) for number in shared_beginning("series", min_length, make)]
+
+    assert beginning(2, 2) == [0, 1]
+    assert beginning(2, 5) == [0, 1]
+    assert beginning(3, 5) == [0, 1, 2, 3, 4]
+    assert beginning(1, 1) == [0, 1, 2, 3, 4]
+    assert made == [2, 5]
+
+
+def test_without_a_cache_a_beginning_is_made_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "file"))
+    for length in (2, 5, 3):
+        assert len(shared_beginning("series", length, partial(np.arange, length))) == length
+    assert caplog.text.count("cannot be written") == 1

@@ -30,6 +30,7 @@ import numpy as np
 from raybio.core.cache import shared_array
 from raybio.core.errors import ConfigError, DataError
 from raybio.core.randomness import derive_seed, shuffled_epochs
+from raybio.methods.biostransformers.batch_starts import BatchStarts
 from raybio.methods.biostransformers.config import PairPlanConfig
 from raybio.methods.biostransformers.pair_index import PairIndex
 from raybio.methods.biostransformers.store import ArticleStore
@@ -46,7 +47,7 @@ CHECK_TAGS = frozenset(
 """Terms that indexers consider for every article, too frequent to characterize one."""
 
 PLAN_VERSION = "1"
-"""Raised whenever ``reject`` fills windows differently: caches keep windows of older versions."""
+"""Raised whenever ``reject`` or ``drop`` fills batches differently: caches keep older versions."""
 
 MAX_OFFERS = 1_000_000
 """Pairs that ``drop`` offers to a batch, over all of its starts; always two epochs of one start."""
@@ -122,8 +123,6 @@ class PairPlan:
     config: PairPlanConfig
     seed: int
     _windows: dict[int, np.ndarray] = field(default_factory=dict, compare=False, repr=False)
-    _starts: list[int] = field(default_factory=lambda: [0], compare=False, repr=False)
-    """With ``drop``: where in the stream the batches of the first steps start."""
 
     def __post_init__(self) -> None:
         if self.num_pairs == 0:
@@ -167,13 +166,8 @@ class PairPlan:
         if self.config.conflicts == "mask":
             return self._stream(step * batch, (step + 1) * batch)
         if self.config.conflicts == "drop":
-            # A batch starts where the one before ended, so all steps before it are needed. That
-            # takes seconds for a million pairs, once per process.
-            for number in range(min(step, len(self._starts) - 1), step + 1):
-                start = self._starts[number]
-                position_B = self._fill_dropping(start)
-                if number + 1 == len(self._starts):
-                    self._starts.append(int(position_B[-1]) + 1)
+            start = self._starts.start(step)
+            position_B = self._starts.positions(step)
             pairs = self._stream(position_B[0], position_B[-1] + 1).take(position_B - position_B[0])
             return replace(pairs, num_dropped_B=np.diff(position_B, prepend=start - 1) - 1)
         number, index = divmod(step, self.config.window_steps)
@@ -193,8 +187,13 @@ class PairPlan:
         return self.config.window_steps * self.config.global_batch_rows
 
     @cached_property
+    def _starts(self) -> BatchStarts:
+        """With ``drop``: where in the stream the batches start."""
+        return BatchStarts(self._series, self._fill_dropping)
+
+    @cached_property
     def _series(self) -> str:
-        """Name of the windows in the cache, made of everything they depend on."""
+        """Name of the windows or starts in the cache, made of everything they depend on."""
         parts = [PLAN_VERSION, self.store.digest, self.config.model_dump_json(), str(self.seed)]
         return f"pairs-{hashlib.sha256(chr(10).join(parts).encode()).hexdigest()[:32]}"
 

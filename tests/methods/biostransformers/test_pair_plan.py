@@ -232,7 +232,7 @@ def test_a_batch_that_its_first_pairs_keep_from_being_filled_starts_one_pair_lat
         assert not clash.any()
         end += int(batch.num_dropped_B.sum()) + len(batch)
         num_dropped.append(int(batch.num_dropped_B[0]))
-    assert plan._starts[40] == end
+    assert plan._starts.start(40) == end
     # Only a batch that was begun again has dropped pairs before its first one.
     assert any(num_dropped)
     assert not all(num_dropped)
