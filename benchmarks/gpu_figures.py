@@ -368,16 +368,11 @@ def search(bench: Bench) -> None:
             raise CheckError(f"search by {metric}: recall@{k} is {recall:.4f}, want 0.999")
 
 
-class OneOf:
+class OneOf(SingleProcess):
     """A worker that is alone in doing its share: the first of ``world``."""
-
-    rank = 0
 
     def __init__(self, world: int) -> None:
         self.world = world
-
-    def all_sum(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor
 
 
 def retrieval(bench: Bench) -> None:
@@ -400,7 +395,7 @@ def retrieval(bench: Bench) -> None:
 
         def retrieve(dtype: torch.dtype = dtype) -> object:
             in_group = embedding_scores(embedding_ND, "euclidean", dtype)
-            return rank_links(in_group, indptr, indices, collective=share)  # type: ignore[arg-type]
+            return rank_links(in_group, indptr, indices, collective=share)
 
         def search(dtype: torch.dtype = dtype) -> None:
             row_ND = embedding_ND.to(dtype)

@@ -51,7 +51,7 @@ def rectangle() -> None:
                 embedding_scores(row_ND, "dot", torch.float32),
                 indptr,
                 column_AL.ravel(),
-                collective=OneOf(NUM_CANDIDATES // NUM_ANCHORS),  # type: ignore[arg-type]
+                collective=OneOf(NUM_CANDIDATES // NUM_ANCHORS),
             ).lrap
 
         def peer(column_AL: np.ndarray = column_AL) -> float:

@@ -106,6 +106,7 @@ GUIDES = {
         more={
             "train biostransformers --name terms": f"{STEPS} {SMALL}",
             "train biostransformers --store STORE": f"{STEPS} {TINY}",
+            "--name table1": "--set plan.global_batch_rows=8",
             "sweep ": f"{TRIALS} {TINY} --set plan.global_batch_rows=8",
         },
         instead={

@@ -240,6 +240,7 @@ def test_the_whole_script_runs_at_tiny_size(tmp_path: Path) -> None:
     lines = [json.loads(text) for text in (tmp_path / "results.jsonl").read_text().splitlines()]
     for line in lines:
         assert {"chance", "initial", "trained"} < line["scores"].keys()
-        assert line["curve"] and line["steps"] == 2
+        # A last training has the epochs of the best one, and more sentences in each.
+        assert line["curve"] and 2 <= line["steps"] <= 3
         if line["method"] == "relation_finetune":
             assert (tmp_path / "unit_scores" / f"{line['name']}.npz").is_file()

@@ -23,6 +23,7 @@ from raybio.runtime.serve.app import Limits
 from tests.paths import ROOT
 from tests.runtime.search.test_index import write
 from tests.runtime.search.test_queries import SEQUENCES, export
+from tests.script_process import run_script
 
 
 def test_a_proxy_that_is_never_up_in_time_is_one_message() -> None:
@@ -91,36 +92,8 @@ def test_a_signal_ends_the_command_with_one_line(number: signal.Signals, tmp_pat
 @pytest.mark.nightly
 def test_two_models_do_not_share_the_serve_of_a_cluster(tmp_path: Path) -> None:
     pytest.importorskip("grpc_reflection", reason="raybio[serve] is not installed")
-    import ray
-    from ray import serve
-
-    from raybio.runtime.serve.server import serving
-
-    @serve.deployment(ray_actor_options={"num_cpus": 0})
-    class Other:
-        """An application of somebody else."""
-
-    first = export(tmp_path / "first", 0)
-    second = export(tmp_path / "second", 1)
-    ray.init(address="local", num_cpus=2, include_dashboard=False)
-    try:
-        with serving(first, port=free_port(), cpus_per_replica=0.5) as address:
-            refused = pytest.raises(ClusterError, match="runs on this cluster already, with raybio")
-            with refused, serving(second, port=free_port(), cpus_per_replica=0.5):
-                pass
-            assert ask(f"{address}/health")["model"] == raybio.load(first).digest()
-            serve.run(Other.bind(), name="other", route_prefix="/other")
-        assert [*serve.status().applications] == ["other"]
-        serve.delete("other")
-        refused = pytest.raises(ClusterError, match="already, with no application")
-        with refused, serving(second, port=free_port(), cpus_per_replica=0.5):
-            pass
-        serve.shutdown()
-        with serving(second, port=free_port(), cpus_per_replica=0.5):
-            pass
-        assert not serve.status().proxies
-    finally:
-        ray.shutdown()
+    done = run_script("tests.runtime.serve.two_models", tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.nightly
