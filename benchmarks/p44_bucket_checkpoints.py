@@ -86,7 +86,7 @@ class Run:
         self.step += 1
         seconds = seconds_of(lambda: self.store.save(state, self.step))
         with self.log.open("a") as log:
-            log.write(json.dumps({"step": self.step, "metrics": {}}) + "\n")
+            log.write(json.dumps({"step": self.step, "time_ms": 0, "metrics": {}}) + "\n")
         return seconds
 
 
