@@ -43,6 +43,9 @@ NO_HELD_OUT = (
 FEW_HELD_OUT = 30
 """Scores of fewer held-out links have wide intervals, and say little."""
 
+BESIDE_DOWNLOADS = (".md5", ".part", ".sha256")
+"""Endings of what ``raybio prepare download`` writes next to a file; patterns leave them out."""
+
 
 def matching(patterns: Sequence[str], option: str = "--input") -> list[Path]:
     """Return the matching files, in order of patterns and by name within a pattern.
@@ -67,6 +70,8 @@ def matching(patterns: Sequence[str], option: str = "--input") -> list[Path]:
             continue
         pattern = str(source)
         names = sorted(glob.glob(pattern, recursive=True))
+        if not pattern.endswith(BESIDE_DOWNLOADS):
+            names = [name for name in names if not name.endswith(BESIDE_DOWNLOADS)]
         # The file's name itself looks like a pattern.
         if not names and os.path.exists(pattern):
             names = [pattern]

@@ -203,8 +203,8 @@ def fetch_file(source: str, name: str, revision: str) -> Path | None:
         )
     except EntryNotFoundError:
         pass
-    except OSError as error:
-        raise unloadable(source, str(error)) from None
+    except Exception as error:  # of any library that the hub's client uses
+        raise unloadable(source, f"{name} could not be fetched ({error})") from None
     return None
 
 

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_type_hints
 
+# Imported by a test whose HOME must stay empty, it would write there.
+import matplotlib.pyplot  # noqa: F401
 import pytest
 import typer.models
 
@@ -376,3 +378,11 @@ def test_a_file_of_several_patterns_comes_with_the_last_of_them(tmp_path: Path) 
         (tmp_path / name).touch()
     files = matching([str(tmp_path / "*.tsv"), str(tmp_path / "a_corrections.tsv")])
     assert [file.name for file in files] == ["b_old.tsv", "a_corrections.tsv"]
+
+
+def test_a_pattern_leaves_out_what_downloads_write_next_to_a_file(tmp_path: Path) -> None:
+    for name in ("links.txt.gz", "links.txt.gz.sha256", "more.txt.gz.part", "more.txt.gz.md5"):
+        (tmp_path / name).touch()
+    assert [file.name for file in matching([str(tmp_path / "*.txt.*")])] == ["links.txt.gz"]
+    (checksum,) = matching([str(tmp_path / "*.sha256")])
+    assert checksum.name == "links.txt.gz.sha256"

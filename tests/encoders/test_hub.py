@@ -22,7 +22,7 @@ from raybio.methods.relation_graphs.encoders.character_bert.model import save_ch
 from raybio.methods.sppt.proteins.config import EncoderConfig
 from raybio.methods.sppt.proteins.encoder import build_protein_encoder
 from raybio.methods.sppt.proteins.vocabulary import ESM
-from tests.encoders.hub import COMMIT, GATED, LATER, LATER_COMMIT, serve_hub
+from tests.encoders.hub import COMMIT, CUT, GATED, LATER, LATER_COMMIT, serve_hub
 from tests.encoders.published import pickled_text
 from tests.encoders.tiny_text import save_tiny
 from tests.methods.relation_graphs.encoders.character_bert.tiny_characters import tiny
@@ -124,6 +124,9 @@ def hub(tmp_path_factory):
     unsafe = folder.parent / "unsafe"
     pickled_text(unsafe, "bert")
     torch.save({"a": print}, unsafe / "pytorch_model.bin")
+    cut = folder.parent / "cut"
+    pickled_text(cut, "bert")
+    (cut / CUT).touch()
     empty = folder.parent / "empty"
     pickled_text(empty, "bert")
     (empty / "pytorch_model.bin").unlink()
@@ -154,6 +157,7 @@ def hub(tmp_path_factory):
         "tiny/pickled": pickled,
         "tiny/moved": moved,
         "tiny/unsafe": unsafe,
+        "tiny/cut": cut,
         "tiny/empty": empty,
         "tiny/words": save_character_bert(words, folder.parent / "words"),
     }
@@ -257,6 +261,13 @@ def test_projection_and_settings_of_a_relation_encoder_at_the_hub_are_loaded(hub
     assert online["relation@tiny/relations@main"] == hub.digest_by_name["relations"]
     for source in ("tiny/relations", hub.relations):
         assert online[f"frozen@{source}@main"] == "linear auto 900"
+
+
+def test_pickled_weights_that_do_not_arrive_whole_are_one_message(hub, tmp_path):
+    order = "check@tiny/cut@main"
+    line = run([order], tmp_path, hub.address)[order]
+    assert line.startswith("ConfigError: encoder.source 'tiny/cut' cannot be loaded: ")
+    assert "hf download tiny/cut --local-dir FOLDER" in line
 
 
 @pytest.mark.nightly
