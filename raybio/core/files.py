@@ -217,6 +217,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     Raises:
         ConfigError: if ``path`` is a URI.
         FileExistsError: if ``path`` is a file.
+        OSError: if the disk refuses, also what safetensors and tokenizers write.
     """
     check_local(path, "folder")
     path = path.resolve()
@@ -230,7 +231,12 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     old = workshop / "old"
     try:
         new.mkdir()
-        yield new
+        try:
+            yield new
+        except Exception as error:
+            if (of_disk := _os_error(error, path)) is None:
+                raise
+            raise of_disk from error
         _sync_all(new)
         replace_folder(new, path, old)
     finally:
@@ -238,6 +244,15 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         if old.exists() and not path.exists():
             old.rename(path)
         shutil.rmtree(workshop, ignore_errors=True)
+
+
+def _os_error(error: Exception, path: Path) -> OSError | None:
+    """Return the error of the disk that a library in Rust has put into the text of its own."""
+    found = re.search(r"\(os error (\d+)\)", str(error))
+    if found is None:
+        return None
+    number = int(found[1])
+    return OSError(number, os.strerror(number), str(path))
 
 
 def delete_leftovers(path: Path) -> None:

@@ -1,11 +1,14 @@
 import errno
 import fcntl
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from raybio.core import files
 from raybio.core.errors import ConfigError
@@ -52,6 +55,19 @@ def test_after_an_error_the_older_folder_remains(tmp_path: Path) -> None:
         (folder / "new").write_text("half")
         raise KeyError
     assert contents(tmp_path) == {"out/old": "old"}
+
+
+def test_weights_that_the_disk_refuses_are_an_error_of_the_disk(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    refused = pytest.raises(OSError, match="File too large")
+    with refused as error, atomic_folder(tmp_path / "model") as folder:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+        try:
+            save_file({"weight": torch.zeros(1000)}, folder / "model.safetensors")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "Repair the storage" in str(disk_problem(error.value))
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("error", [OSError("no room"), KeyboardInterrupt("no room")])
