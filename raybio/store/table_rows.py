@@ -90,9 +90,10 @@ def column_names(path: Path) -> set[str]:
 
     def select(names: Sequence[str]) -> Sequence[str]:
         all_names.extend(names)
-        return names[:1]
+        # The values of a column may be no text.
+        return []
 
-    next(read_columns(path, "named columns", select), None)
+    next(read_columns(path, "a table", select), None)
     return set(all_names)
 
 
@@ -165,22 +166,6 @@ def read_input_rows(path: Path, column: str) -> Iterator[InputRows]:
         number += len(contents)
         keys = ids[0] if ids else [str(each) for each in numbers]
         yield InputRows(keys, contents, rows.lines)
-
-
-def has_ids(path: Path) -> bool:
-    """Return whether a table has a column of ids; without one, its rows are numbered.
-
-    Raises:
-        DataError: if the file is missing or damaged.
-    """
-    found: list[str] = []
-
-    def select(names: Sequence[str]) -> Sequence[str]:
-        found.extend(names)
-        return []
-
-    next(read_columns(path, "a table", select), None)
-    return any(name in found for name in ID_COLUMNS)
 
 
 def read_columns(

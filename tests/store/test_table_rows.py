@@ -16,7 +16,7 @@ from raybio.runtime.search.embeddings import read_embeddings
 from raybio.store import table_rows
 from raybio.store.table_rows import (
     ROWS_AT_ONCE,
-    has_ids,
+    column_names,
     parquet_batches,
     read_columns,
     read_input_rows,
@@ -180,16 +180,19 @@ def test_values_of_parquet_are_texts_with_the_digits_of_their_type(
     assert [block.columns for block in blocks] == ([] if expected is None else [[expected]])
 
 
-def test_a_table_whose_first_column_is_no_text_has_ids_or_none(tmp_path: Path) -> None:
+def test_a_table_whose_first_column_is_no_text_has_names(tmp_path: Path) -> None:
     columns = {"meta": [{"a": 1}], "sequence": ["MKV"]}
     for name, is_there in (("with", True), ("without", False)):
         path = tmp_path / f"{name}.parquet"
         pq.write_table(pa.table(columns | ({"id": ["x"]} if is_there else {})), path)
-        assert has_ids(path) == is_there
-    for suffix, text in ((".jsonl", '{"meta": {"a": 1}}\n' * 3), (".csv", "meta,text\n1,a\n")):
+        assert column_names(path) == {"meta", "sequence", *(["id"] if is_there else [])}
+    for suffix, text in (
+        (".jsonl", '{"meta": {"a": 1}, "text": "b"}\n' * 3),
+        (".csv", "meta,text\n1,a\n"),
+    ):
         path = (tmp_path / "table").with_suffix(suffix)
         path.write_text(text)
-        assert not has_ids(path)
+        assert column_names(path) == {"meta", "text"}
 
 
 @pytest.mark.parametrize("end", ['ends with a quote"\tclass 4', 'ends\tclass 4"', 'ends\t"'])

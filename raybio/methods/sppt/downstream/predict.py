@@ -26,7 +26,7 @@ from raybio.methods.sppt.proteins.encoder import ProteinEncoder
 from raybio.store.data_sets import is_table
 from raybio.store.quarantine import Quarantine
 from raybio.store.sources import check_readable_files
-from raybio.store.table_rows import ID_COLUMNS, has_ids, rows_at_once
+from raybio.store.table_rows import ID_COLUMNS, column_names, rows_at_once
 from raybio.training.collective import SingleProcess
 from raybio.training.embed import embed_rows
 from raybio.training.embedding_model import MAX_TOKENS_AT_ONCE, EmbeddingModel
@@ -141,7 +141,7 @@ class TaskPredictor(Predictor):
         if cut := self.model.input_lengths(contents, len(sizes)).remark:
             remarks.append(cut)
         for file in files:
-            if is_table(file) and not has_ids(file):
+            if is_table(file) and column_names(file).isdisjoint(ID_COLUMNS):
                 remarks.append(
                     f"{file.name}: no column {ID_COLUMNS[0]}: rows are numbered; rename yours"
                 )
