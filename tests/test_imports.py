@@ -1,4 +1,4 @@
-"""The import rules of the tree, read from the syntax trees. ``raybio/README.md`` states them in words."""
+"""The import rules of the tree, read from the syntax trees. ``docs/architecture.md`` states them in words."""
 
 import ast
 import json
