@@ -319,6 +319,7 @@ PAPERS = {
         MAG, RIVALS | GRAPHS | {"evaluation.num_nodes_per_group_at_the_end": 5000}
     ),
     "pubmed": PUBMED,
+    "pubmed_rivals": changed(PUBMED, RIVALS),
     "pubmed_drop": changed(PUBMED, {"plan.conflicts": "drop", "plan.stop_terms": "none"}),
     "pubtator": Paper(
         counts={"documents": 30_000_000},

@@ -23,6 +23,10 @@ IGNORED_LABEL = -100
 PADDING_MULTIPLE = 8
 """Padded lengths, and the tokens of packed sequences, are rounded up to a multiple of this."""
 
+NUM_STATIC_SIZES = 8
+"""Sizes of micro-batches for compiled encoders, at most. Each is compiled once, which takes up to
+half a minute; with fewer sizes, more padding is computed."""
+
 
 class Batch:
     """Base class of batches; fields are flat arrays, so that a batch travels through Arrow."""
@@ -134,7 +138,7 @@ class PackedTokens:
 
 
 class StaticTokens(PackedTokens):
-    """Packed tokens for compiled encoders: T and ``longest`` are the same in each micro-batch."""
+    """Packed tokens for compiled encoders: ``longest`` never differs, T is one of few sizes."""
 
 
 @dataclass(frozen=True)
@@ -142,12 +146,18 @@ class StaticShape:
     """Sizes of ``StaticTokens``.
 
     Attributes:
-        num_tokens: T.
+        num_tokens: maximum of T.
         longest: maximum number of tokens of a sequence.
     """
 
     num_tokens: int
     longest: int
+
+    def num_tokens_for(self, num_real: int) -> int:
+        """Return T for micro-batches of ``num_real`` tokens: the next of ``NUM_STATIC_SIZES``."""
+        multiple = PADDING_MULTIPLE * NUM_STATIC_SIZES
+        part = -(-self.num_tokens // multiple) * PADDING_MULTIPLE
+        return min(-(-num_real // part) * part, self.num_tokens)
 
 
 Tokens = PaddedTokens | PackedTokens
@@ -219,12 +229,13 @@ class TokenBatch(Batch):
         )
 
     def pack_static(self, row_M: Tensor, pad_id: int, shape: StaticShape) -> StaticTokens:
-        """Return sequences ``row_M`` end to end in a shape that does not depend on them.
+        """Return sequences ``row_M`` end to end in one of few shapes.
 
         Raises:
             ValueError: if they do not fit.
         """
-        packed = self._pack(row_M, pad_id, shape.num_tokens, shape.longest)
+        num_tokens = shape.num_tokens_for(int(self.length_R[row_M].sum()))
+        packed = self._pack(row_M, pad_id, num_tokens, shape.longest)
         if packed.longest > shape.longest:
             raise ValueError(
                 f"a sequence has {packed.longest} tokens, want at most {shape.longest}"

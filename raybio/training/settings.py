@@ -125,8 +125,8 @@ class MemoryConfig(BaseConfig):
     )
     compile: bool | Literal["auto"] = Field(
         False,
-        description="compile the encoder's layers (torch.compile), for packed micro-batches of one "
-        "number of tokens; auto: on a GPU, where the encoder can be",
+        description="compile the encoder's layers (torch.compile), for packed micro-batches of "
+        "few sizes; auto: on a GPU, where the encoder can be",
     )
     gradient_caching: bool = Field(
         False,

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from raybio.core.batch import IGNORED_LABEL, PADDING_MULTIPLE, TokenBatch, deal
+from raybio.core.batch import (
+    IGNORED_LABEL,
+    NUM_STATIC_SIZES,
+    PADDING_MULTIPLE,
+    StaticShape,
+    TokenBatch,
+    deal,
+)
 from raybio.methods.sppt.batches import LinkBatch
 
 PAD_ID = 7
@@ -121,6 +128,22 @@ def test_moving_a_batch_keeps_its_type_and_every_value():
 def test_a_batch_is_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         ragged([2]).token_T = torch.zeros(2)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "sizes"),
+    [
+        (16_384, [2_048, 4_096, 6_144, 8_192, 10_240, 12_288, 14_336, 16_384]),
+        (100, [16, 32, 48, 64, 80, 96, 100]),
+        (8, [8]),
+    ],
+)
+def test_compiled_micro_batches_have_few_sizes_that_hold_their_tokens(num_tokens, sizes):
+    shape = StaticShape(num_tokens, longest=4)
+    size_of = {real: shape.num_tokens_for(real) for real in range(1, num_tokens + 1)}
+    assert sorted(set(size_of.values())) == sizes
+    assert len(sizes) <= NUM_STATIC_SIZES
+    assert all(real <= size < real + sizes[0] for real, size in size_of.items())
 
 
 def test_packed_sequences_lie_end_to_end_and_padding_is_a_sequence_of_its_own():

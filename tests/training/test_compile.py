@@ -15,7 +15,7 @@ from raybio.methods import METHODS
 from raybio.training.checkpoint import CheckpointStore
 from raybio.training.collective import ProcessGroup, SingleProcess
 from raybio.training.loop import fit
-from raybio.training.micro_batches import static_shape
+from raybio.training.micro_batches import micro_batches, static_shape
 from raybio.training.precision import Precision
 from raybio.training.settings import TrainingConfig
 from raybio.training.step import TrainStep
@@ -92,7 +92,7 @@ def test_a_compiled_encoder_has_the_gradients_of_padded_batches(store: Path, bac
 
 
 @pytest.mark.nightly
-def test_a_compiled_run_compiles_once_and_resumes_exactly(
+def test_a_compiled_run_compiles_each_size_once_and_resumes_exactly(
     store: Path, tmp_path: Path, backend: str
 ) -> None:
     config = config_of(**{"schedule.log_every_steps": 1})
@@ -100,7 +100,8 @@ def test_a_compiled_run_compiles_once_and_resumes_exactly(
     unbroken, losses = train(store, config)
     assert len(losses) == 6
     # The model is another object after a resume, so it is compiled anew.
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    num_sizes = len(sizes_of_steps(store, config, config.schedule.max_steps))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == num_sizes
     assert not torch._dynamo.utils.counters["graph_break"]
     torch.compiler.reset()
     train(store, config, tmp_path, stop_after=3)
@@ -108,6 +109,21 @@ def test_a_compiled_run_compiles_once_and_resumes_exactly(
     assert 0 < len(rest) < 6
     assert rest == losses[-len(rest) :]
     assert resumed == unbroken
+
+
+def sizes_of_steps(
+    store: Path, config: TrainingConfig, num_steps: int, rank: int = 0, world: int = 1
+) -> set[int]:
+    """Numbers of tokens of a worker's micro-batches."""
+    system = METHODS["biostransformers"].build(config, store)
+    encoder = system.model.train()
+    encoder.static_shape = static_shape(encoder, config.memory, Precision("fp32", "cpu"))
+    sizes: set[int] = set()
+    for step in range(num_steps):
+        batch = system.batch_type.from_arrays(system.collate(step, rank, world))
+        parts = micro_batches(batch, encoder, torch.device("cpu"), max_tokens=1)
+        sizes |= {len(part.tokens.token_T) for part in parts}
+    return sizes
 
 
 @pytest.mark.parametrize(
@@ -163,7 +179,8 @@ def compiled_steps(rank: int, collective: ProcessGroup, folder: Path, store: Pat
     torch._dynamo.utils.counters.clear()
     for step in range(3):
         train_step(step, system.batch_type.from_arrays(system.collate(step, rank, 2)))
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    num_sizes = len(sizes_of_steps(store, config, 3, rank, 2))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == num_sizes
     assert not torch._dynamo.utils.counters["graph_break"]
 
 
