@@ -29,7 +29,12 @@ from raybio.runtime.compare.runs import (
     listed,
     same_training,
 )
-from raybio.runtime.compare.table import ResultTable, over_repetitions, untrained_label
+from raybio.runtime.compare.table import (
+    ResultTable,
+    over_repetitions,
+    precision_conflict,
+    untrained_label,
+)
 from raybio.runtime.compare.unfinished import unfinished_reasons
 from raybio.training.settings import COMPLETE
 
@@ -166,7 +171,7 @@ def _notes(
         _note_of_cut_inputs(runs),
         _note_of_remarks(runs) if with_scores else None,
         _note_of_queries(runs) if with_scores else None,
-        _note_of_precision(runs),
+        *precision_conflict({run.label: run.precision for run in runs if run.precision}),
     ]
     return [note for note in notes if note is not None]
 
@@ -224,13 +229,6 @@ def _note_of_queries(runs: Sequence[GivenRun]) -> str | None:
     if all(each == queries[0] for each in queries):
         return None
     return f"The final evaluations had different queries: {listed(queries_by_label)}"
-
-
-def _note_of_precision(runs: Sequence[GivenRun]) -> str | None:
-    precisions = {run.label: run.precision for run in runs if run.precision}
-    if len(set(precisions.values())) < 2:
-        return None
-    return f"The runs computed with different precision: {listed(precisions)}"
 
 
 def _untrained_rows(groups: Sequence[Group]) -> dict[str, Any]:

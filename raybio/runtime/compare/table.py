@@ -29,6 +29,7 @@ from raybio.runtime.compare.relations import (
     verdicts,
 )
 from raybio.runtime.compare.run_test import RunTest
+from raybio.runtime.compare.runs import listed
 from raybio.runtime.run.folder import RunFolder
 
 JOINT_SPLIT = "test"
@@ -197,12 +198,12 @@ class ResultTable:
 
 
 def precision_conflict(precision_by_run: Mapping[str, str]) -> list[str]:
-    """Return a remark about runs whose precision differs though none was set; empty otherwise."""
+    """Return a remark about runs whose precision differs; empty otherwise."""
     if len(set(precision_by_run.values())) < 2:
         return []
-    listed = ", ".join(f"{run}: {precision}" for run, precision in precision_by_run.items())
     return [
-        f"The runs were computed in different precision, so scores differ by that too: {listed}"
+        "The runs were computed in different precision, so scores differ by that too: "
+        f"{listed(precision_by_run)}"
     ]
 
 

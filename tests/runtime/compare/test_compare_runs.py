@@ -516,7 +516,8 @@ def test_notes_say_what_was_not_tested_and_what_differs_in_evaluation(tmp_path: 
         "Not finished: trial (not ended yet)",
         "The runs were evaluated with different settings (evaluation.metric): scores may mean "
         "different things",
-        "The runs computed with different precision: a: fp32, earlier: bf16, other-units: fp32",
+        "The runs were computed in different precision, so scores differ by that too: "
+        "a: fp32, earlier: bf16, other-units: fp32",
         "Not tested in pairs: trial; they have no final evaluation (unfinished runs and trials of "
         "sweeps have none)",
         "Not tested in pairs: earlier; they have no scores of single units (unit_scores.npz)",
