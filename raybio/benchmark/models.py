@@ -56,7 +56,7 @@ class RandomVectors:
                 vector_by_input[text] = rng.standard_normal(_RANDOM_WIDTH, np.float32)
         return np.stack([vector_by_input[text] for text in inputs])
 
-    def cut_remarks(self, inputs_by_name: Mapping[str, Sequence[str]]) -> list[str]:
+    def truncation_remarks(self, inputs_by_name: Mapping[str, Sequence[str]]) -> list[str]:
         """Return no remark: no input is cut."""
         return []
 
@@ -132,7 +132,7 @@ class BenchmarkModel:
         )
         return array[[row_by_input[text] for text in inputs]]
 
-    def cut_remarks(self, inputs_by_name: Mapping[str, Sequence[str]]) -> list[str]:
+    def truncation_remarks(self, inputs_by_name: Mapping[str, Sequence[str]]) -> list[str]:
         """Return a remark on each kind of inputs of which some are cut; many texts are sampled."""
         remarks = []
         for name, inputs in inputs_by_name.items():

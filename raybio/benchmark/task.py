@@ -65,7 +65,7 @@ class BenchmarkEncoder(Protocol):
         """Return the embeddings (N, D) of proteins or texts; each corpus is embedded once."""
         ...
 
-    def cut_remarks(self, inputs_by_name: Mapping[str, Sequence[str]]) -> list[str]:
+    def truncation_remarks(self, inputs_by_name: Mapping[str, Sequence[str]]) -> list[str]:
         """Return a remark on each kind of inputs, such as "queries", that has some cut."""
         ...
 

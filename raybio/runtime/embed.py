@@ -303,7 +303,7 @@ class _Embedding:
     def _cut_input(self, manifest: dict[str, Any]) -> _CutInput:
         """Return the parts of a manifest; raise PartError if one of them is damaged."""
         digests: list[str] = manifest["inputs"]
-        cut = self.model.cut_remark(self.parts.contents(digests), len(digests))
+        cut = self.model.truncation_remark(self.parts.contents(digests), len(digests))
         return _CutInput(digests, manifest["quarantine"], cut)
 
     def embed_and_join(self, inputs: _CutInput) -> tuple[int, int]:

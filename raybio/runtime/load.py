@@ -68,7 +68,7 @@ class TrainedModel:
         model = self._embedding_model
         contents = model.contents_of(inputs)
         if not self._has_warned and (
-            remark := model.cut_remark([pa.chunked_array([contents], pa.large_binary())], 1)
+            remark := model.truncation_remark([pa.chunked_array([contents], pa.large_binary())], 1)
         ):
             self._has_warned = True
             _LOGGER.warning("%s: %s; the ends are not read", self.folder, remark)

@@ -81,7 +81,7 @@ class InputEmbedder(ABC):
         """
 
     @abstractmethod
-    def cut_remark(self, contents: Iterable[pa.ChunkedArray], num_contents: int) -> str:
+    def truncation_remark(self, contents: Iterable[pa.ChunkedArray], num_contents: int) -> str:
         """Return a line that says which inputs are cut; empty if none is.
 
         Args:
@@ -203,7 +203,7 @@ class EmbeddingModel(InputEmbedder):
         check_embeddings(embedding_RD, self.folder)
         return embedding_RD.cpu().numpy()
 
-    def cut_remark(self, contents: Iterable[pa.ChunkedArray], num_contents: int) -> str:
+    def truncation_remark(self, contents: Iterable[pa.ChunkedArray], num_contents: int) -> str:
         """Return a line that says which inputs are cut; empty if none is."""
         return self.input_lengths(contents, num_contents).remark
 

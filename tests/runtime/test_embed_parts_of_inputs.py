@@ -102,7 +102,7 @@ def test_pairs_are_those_of_the_method(
     assert table.column("key").to_pylist() == [
         store.document_id(row) for row in expected.row_P.tolist()
     ]
-    remark = model.cut_remark(
+    remark = model.truncation_remark(
         [batch.column("content") for batch in model.read_file(source, Quarantine())], 1
     )
     assert remark == "" or remark.endswith("; entities beyond have no state")

@@ -107,7 +107,7 @@ class HomophilyTask(BenchmarkTask):
         voters = Graph(np.arange(len(node_L) + 1) * num, neighbor_LK.reshape(-1))
         vote_N = np.full(len(self._label_N), np.nan)
         vote_N[node_L] = neighbor_vote(voters, self._label_N[node_L])
-        return self._scores(vote_N, model.cut_remarks({"nodes": inputs}))
+        return self._scores(vote_N, model.truncation_remarks({"nodes": inputs}))
 
     def rivals(self, model: BenchmarkEncoder | None) -> Mapping[str, TaskScores]:
         """Let linked nodes vote, and the nearest random vectors."""

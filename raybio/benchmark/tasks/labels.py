@@ -173,7 +173,7 @@ class LabelsTask(BenchmarkTask):
 
     def score(self, model: BenchmarkEncoder) -> TaskScores:
         """Fit a ridge classifier, or ridge regression, on embeddings; or train the encoder."""
-        remarks = model.cut_remarks({"rows": self._inputs})
+        remarks = model.truncation_remarks({"rows": self._inputs})
         scores = self._tuned(model) if self.head == "tuned" else self._frozen(model)
         return replace(scores, remarks=tuple(remarks))
 

@@ -166,7 +166,7 @@ class MtebTask(BenchmarkTask):
             found["main_score"],
             value_by_unit,
             {name: found[name] for name in _FURTHER if name in found and name != self.measure},
-            encoder.model.cut_remarks(encoder.inputs),
+            encoder.model.truncation_remarks(encoder.inputs),
         )
 
 
@@ -334,6 +334,6 @@ class _HashedWords:
         """Return the vectors (N, 4096)."""
         return self._weigh.transform(self._count.transform(inputs)).toarray().astype(np.float32)
 
-    def cut_remarks(self, inputs_by_name: Mapping[str, Sequence[str]]) -> list[str]:
+    def truncation_remarks(self, inputs_by_name: Mapping[str, Sequence[str]]) -> list[str]:
         """Return no remark: no text is cut."""
         return []

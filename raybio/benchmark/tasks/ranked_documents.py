@@ -25,7 +25,7 @@ class RankedDocumentsTask(BenchmarkTask):
         queries, documents = self._texts()
         query_QD = on_device(model.embed(queries))
         document_CD = on_device(model.embed(documents))
-        remarks = model.cut_remarks({"queries": queries, "documents": documents})
+        remarks = model.truncation_remarks({"queries": queries, "documents": documents})
         scores = self._scores(cosine_scores(query_QD, document_CD), remarks)
         quality = corpus_quality("documents", document_CD) | pair_quality(
             "queries and their documents", query_QD, document_CD, *self._gold()

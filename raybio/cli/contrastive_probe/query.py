@@ -57,18 +57,18 @@ def ask(
     source = model_source(model, "--model")
     names_read = local_copy(names, "--names")
     from raybio.methods.contrastive_probe.name_search import (
-        cut_remarks,
         embed_names,
         embed_queries,
         nearest_names,
         read_searched_names,
+        truncation_remarks,
     )
     from raybio.methods.contrastive_probe.text_embedder import load_embedder
 
     searched = read_searched_names(names_read)
     embed = load_embedder(source, pooling)
     query_QD = embed_queries(embed, query)
-    for remark in cut_remarks(source, searched, query):
+    for remark in truncation_remarks(source, searched, query):
         print(remark)
     if index is not None:
         nearest = search_saved(embed, searched, query_QD, k, index)

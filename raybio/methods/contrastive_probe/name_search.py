@@ -65,7 +65,7 @@ def embed_queries(embed: TextEmbedder, queries: Sequence[str]) -> np.ndarray:
     return embed([query.replace("[Y]", mask) for query in queries], QUERY_TOKENS).cpu().numpy()
 
 
-def cut_remarks(model: str, names: Sequence[str], queries: Sequence[str]) -> list[str]:
+def truncation_remarks(model: str, names: Sequence[str], queries: Sequence[str]) -> list[str]:
     """Return a remark on the names, and one on the queries, that are cut.
 
     Raises:

@@ -105,7 +105,7 @@ class PairEmbedder(InputEmbedder):
         """Load the encoder, in evaluation mode."""
         return load_frozen(self.folder).model
 
-    def cut_remark(self, contents: Iterable[pa.ChunkedArray], num_contents: int) -> str:
+    def truncation_remark(self, contents: Iterable[pa.ChunkedArray], num_contents: int) -> str:
         """Return a line that says which documents are truncated; empty if none is."""
         with _stored(value.as_py() for content in contents for value in content) as store:
             remarks = truncation_remarks(self.folder, store)

@@ -58,7 +58,7 @@ class WordEmbedder(InputEmbedder):
         config, _ = read_export_settings(self.folder)
         return trained_encoder(config, Path(self.folder)).eval()
 
-    def cut_remark(self, contents: Iterable[pa.ChunkedArray], num_contents: int) -> str:
+    def truncation_remark(self, contents: Iterable[pa.ChunkedArray], num_contents: int) -> str:
         """Return "": nothing is cut."""
         return ""
 
