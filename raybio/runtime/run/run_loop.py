@@ -22,6 +22,8 @@ from raybio.runtime.run.goal import Goal
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
 from raybio.runtime.run.notices import report_start
 from raybio.runtime.run.shared_scores import shared_scores
+from raybio.runtime.run.spec import RunSpec
+from raybio.store.store import open_store
 from raybio.training.checkpoint import CheckpointStore
 from raybio.training.collective import SingleProcess
 from raybio.training.loop import Batches, Report, fit, local_batches
@@ -60,6 +62,21 @@ class Training:
     stop: Path | None = None
     goal: Goal | None = None
     should_checkpoint: Callable[[], bool] = lambda: False
+
+
+def built_system(run: RunSpec, collective: Collective, *, verifies_store: bool) -> System:
+    """Open the store and build the method; return when all workers have done so.
+
+    They wait for one another without a limit: a large store may take longer to read, or to fetch
+    from a bucket, than workers otherwise wait. One worker of each node verifies the store.
+    """
+    with collective.patient("opening the store"):
+        if verifies_store:
+            # The driver has verified only the copy of its own machine.
+            open_store(run.store, verify=True)
+        method = METHODS[run.method]
+        open_store(run.store, method.store).map_all()
+        return method.build(run.config, run.store)
 
 
 def run_loop(

@@ -9,16 +9,16 @@ import torch
 
 from raybio.core.errors import ClusterError, RaybioError
 from raybio.core.records import read_record
-from raybio.methods import METHODS
 from raybio.runtime.run import preemption
 from raybio.runtime.run.encoder_source import pin_on_worker
 from raybio.runtime.run.folder import record_failure
 from raybio.runtime.run.node_preparation import start_preparation
 from raybio.runtime.run.notices import warnings_to
-from raybio.runtime.run.run_loop import Training, train_single_process
+from raybio.runtime.run.run_loop import Training, built_system, train_single_process
 from raybio.runtime.run.spec import WorkerSpec
 from raybio.runtime.spool.relay import worker_copy
-from raybio.store.store import open_store, pinned
+from raybio.store.store import pinned
+from raybio.training.collective import SingleProcess
 from raybio.training.loop import Report
 from raybio.training.remote_checkpoints import RemoteCheckpoints
 
@@ -100,11 +100,7 @@ def train_here(
     torch.set_num_threads(spec.threads)
     pin_on_worker(folder.encoder)
     with pinned(run.store, folder.data_digest):
-        # The driver has verified only the copy of its own machine.
-        open_store(run.store, verify=True)
-        method = METHODS[run.method]
-        open_store(run.store, method.store).map_all()
-        system = method.build(run.config, run.store)
+        system = built_system(run, SingleProcess(), verifies_store=True)
         start_preparation(system.prepare_node)
         if not is_evaluated:
             system = replace(system, final_evaluate=None)

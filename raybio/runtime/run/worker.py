@@ -12,9 +12,8 @@ from ray.exceptions import RayTaskError
 from raybio.core.batch import TokenBatch
 from raybio.core.errors import ClusterError, RaybioError
 from raybio.core.files import delete_leftovers
-from raybio.core.interfaces import Collective, System
+from raybio.core.interfaces import Collective
 from raybio.core.records import read_record
-from raybio.methods import METHODS
 from raybio.runtime.cluster.connection import collective_timeout_seconds
 from raybio.runtime.run.encoder_source import pin_on_worker
 from raybio.runtime.run.folder import RunFolder, record_failure
@@ -22,11 +21,17 @@ from raybio.runtime.run.metrics_log import MetricsLog
 from raybio.runtime.run.node_preparation import start_preparation
 from raybio.runtime.run.notices import warnings_to
 from raybio.runtime.run.preemption import notice_of_any_node
-from raybio.runtime.run.run_loop import WRITER_LOCK_SECONDS, Training, checkpoints_of, run_loop
-from raybio.runtime.run.spec import RunSpec, WorkerSpec
+from raybio.runtime.run.run_loop import (
+    WRITER_LOCK_SECONDS,
+    Training,
+    built_system,
+    checkpoints_of,
+    run_loop,
+)
+from raybio.runtime.run.spec import WorkerSpec
 from raybio.runtime.run.stream import NUM_TASKS_FOR_GPU, stream_batches
 from raybio.runtime.spool.relay import worker_copy
-from raybio.store.store import open_store, pinned
+from raybio.store.store import pinned
 from raybio.training.checkpoint import CheckpointStore
 from raybio.training.collective import ProcessGroup, SingleProcess
 from raybio.training.determinism import set_environment
@@ -82,7 +87,7 @@ def _train(spec: WorkerSpec, folder: RunFolder, remote: RemoteCheckpoints | None
         pinned(spec.run.store, folder.data_digest),
     ):
         pin_on_worker(folder.encoder)
-        system = _build(spec.run, collective, verifies_store=context.get_local_rank() == 0)
+        system = built_system(spec.run, collective, verifies_store=context.get_local_rank() == 0)
         if context.get_local_rank() == 0:
             start_preparation(system.prepare_node)
 
@@ -119,26 +124,6 @@ def _train(spec: WorkerSpec, folder: RunFolder, remote: RemoteCheckpoints | None
             # others may wait.
             if (report.is_evaluation or report.is_checkpoint) and not report.is_last:
                 _report(collective, {"step": report.step, **report.metrics})
-
-
-def _build(run: RunSpec, collective: Collective, *, verifies_store: bool) -> System:
-    """Open the store and build the method; return when all workers have done so.
-
-    They wait for one another without a limit: a large store may take longer to read, or to fetch
-    from a bucket, than workers otherwise wait.
-
-    Args:
-        run: the run.
-        collective: all workers.
-        verifies_store: whether this worker verifies the store, which one of each node does.
-    """
-    with collective.patient("opening the store"):
-        if verifies_store:
-            # The driver has verified only the copy of its own machine.
-            open_store(run.store, verify=True)
-        method = METHODS[run.method]
-        open_store(run.store, method.store).map_all()
-        return method.build(run.config, run.store)
 
 
 def _report(collective: SingleProcess | ProcessGroup, metrics: dict[str, float]) -> None:

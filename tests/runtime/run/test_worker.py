@@ -19,7 +19,7 @@ SHORT_SECONDS = 2
 
 def verify_for_long(rank: int, collective: ProcessGroup, folder: Path, *, run: RunSpec) -> None:
     """Rank 0 verifies the store for longer than workers wait for one another."""
-    from raybio.runtime.run import worker
+    from raybio.runtime.run import run_loop
 
     def set_timeout(seconds: int) -> None:
         dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=seconds))
@@ -38,10 +38,10 @@ def verify_for_long(rank: int, collective: ProcessGroup, folder: Path, *, run: R
         pass
     meet = collective._meet
     collective._meet = meet_and_take_time  # type: ignore[method-assign]
-    open_store = worker.open_store
-    worker.open_store = open_slowly  # type: ignore[attr-defined]
+    open_store = run_loop.open_store
+    run_loop.open_store = open_slowly  # type: ignore[attr-defined]
     set_timeout(SHORT_SECONDS)
-    system = worker._build(run, collective, verifies_store=rank == 0)
+    system = run_loop.built_system(run, collective, verifies_store=rank == 0)
     assert system.name == "sppt_protein"
     assert collective.host_sum([1]) == [2]
 
