@@ -30,7 +30,7 @@ from raybio.encoders.hub import fetch_model
 from raybio.encoders.sources import sha256_of_weights
 from raybio.evaluation.unit_scores import MIN_SEEDS
 from raybio.runtime.compare.setting_names import REPETITIONS, present_settings, without_draws
-from raybio.runtime.model_folders import embedder_of_folder, refuse_ignored_pooling
+from raybio.runtime.model_folders import embedder_of_folder, refuse_ignored_pooling, states_pooling
 from raybio.runtime.model_paths import local_model
 from raybio.runtime.run.folder import with_present_names
 from raybio.training.embedding_model import EmbeddingModel, InputEmbedder
@@ -360,13 +360,8 @@ def _before_run(folder: str, of_run: InputEmbedder, pooling: Pooling | None) -> 
 
 
 def _embedder(folder: str, pooling: Pooling | None) -> InputEmbedder:
-    try:
-        return embedder_of_folder(folder)
-    except ConfigError:
-        if pooling is None:
-            raise
-        # With several models, the pooling is for models that do not state theirs.
-        return embedder_of_folder(folder, pooling)
+    # With several models, the pooling is for models that do not state theirs.
+    return embedder_of_folder(folder, None if states_pooling(folder) else pooling)
 
 
 def on_device(vectors: Vectors) -> torch.Tensor:

@@ -187,17 +187,13 @@ def _read_models(
             differs from ``pooling``.
     """
     # Imported here: torch takes seconds to import.
-    from raybio.runtime.model_folders import model_of_folder, refuse_ignored_pooling
+    from raybio.runtime.model_folders import model_of_folder, refuse_ignored_pooling, states_pooling
 
     model_by_name = {}
     for name, folder in folder_by_name.items():
-        try:
-            model_by_name[name] = model_of_folder(folder)
-        except ConfigError:
-            if pooling is None:
-                raise
-            # With several models, --pooling applies to those that do not state theirs.
-            model_by_name[name] = model_of_folder(folder, pooling)
+        # With several models, --pooling applies to those that do not state theirs.
+        own = None if states_pooling(folder) else pooling
+        model_by_name[name] = model_of_folder(folder, own)
     refuse_ignored_pooling(folder_by_name.values(), pooling)
     return model_by_name
 

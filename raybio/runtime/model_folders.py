@@ -50,6 +50,15 @@ def embedder_of_folder(folder: str | Path, pooling: Pooling | None = None) -> In
     return encoder.read(Path(folder))
 
 
+def states_pooling(folder: str) -> bool:
+    """Return whether a model can be read without a given pooling."""
+    try:
+        embedder_of_folder(folder)
+    except ConfigError:
+        return False
+    return True
+
+
 def refuse_ignored_pooling(folders: Collection[str], pooling: Pooling | None) -> None:
     """Refuse a pooling for models that all state theirs, if one of them states another.
 
@@ -60,12 +69,8 @@ def refuse_ignored_pooling(folders: Collection[str], pooling: Pooling | None) ->
         return
     if not folders:
         raise ConfigError(f"pooling {pooling}: there is no model that takes it; leave it out")
-    for folder in folders:
-        try:
-            embedder_of_folder(folder)
-        except ConfigError:
-            # The pooling applies to this model.
-            return
+    if not all(map(states_pooling, folders)):
+        return  # the pooling applies to one of them
     for folder in folders:
         embedder_of_folder(folder, pooling)
 
