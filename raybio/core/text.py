@@ -28,6 +28,11 @@ def cut_text(text: str, length: int) -> str:
     return text if len(text) <= length else f"{text[: length - 1].rstrip()}…"
 
 
+def first_names(names: Sequence[str], most: int) -> str:
+    """Return names separated by commas: the first ``most``, and an ellipsis if there are more."""
+    return ", ".join(names[:most]) + (", …" if len(names) > most else "")
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a sentence that suggests the names nearest to a misspelt one; empty if none is near.
 

@@ -10,6 +10,7 @@ import numpy as np
 from raybio.core.errors import ConfigError
 from raybio.core.location import Location
 from raybio.core.recipes import recipes_of
+from raybio.core.text import first_names
 from raybio.methods.sppt.downstream.config import TASKS, Config
 from raybio.methods.sppt.downstream.formats.read import read_task_files
 from raybio.methods.sppt.downstream.prepare import DRAWN, prepare_task
@@ -85,7 +86,8 @@ def kept_task(name: str, data: Path) -> TaskStore:
         sizes = " / ".join(f"{len(store.split_rows(split)):,}" for split in SPLITS)
         line = f"{name}: a store of {data} in {path}: {sizes} rows ({', '.join(SPLITS)})"
         if store.class_names:
-            line += f", {len(store.class_names)} classes ({_first_few(store.class_names)})"
+            classes = first_names(store.class_names, MAX_SHOWN)
+            line += f", {len(store.class_names)} classes ({classes})"
         print(line, flush=True)
         _print_warnings(store)
         return store
@@ -115,7 +117,7 @@ def _print_warnings(store: TaskStore) -> None:
     for split, names in store.classes_absent_from_training().items():
         print(
             f"{split} classes absent from training, which can never be predicted: "
-            f"{_first_few(names)}",
+            f"{first_names(names, MAX_SHOWN)}",
             flush=True,
         )
     rare = store.rare_classes()
@@ -123,21 +125,16 @@ def _print_warnings(store: TaskStore) -> None:
         verb = "class has" if len(rare) == 1 else "classes have"
         print(
             f"{len(rare):,} {verb} a single training row, too few to learn from: "
-            f"{_first_few(rare)}",
+            f"{first_names(rare, MAX_SHOWN)}",
             flush=True,
         )
     similar = [" and ".join(map(repr, names)) for names in store.similar_classes()]
     if similar:
         print(
             "classes whose names differ only in case or outer blanks: "
-            f"{_first_few(similar)}. Give them one name if they are one",
+            f"{first_names(similar, MAX_SHOWN)}. Give them one name if they are one",
             flush=True,
         )
-
-
-def _first_few(names: Sequence[str]) -> str:
-    """Return the first ``MAX_SHOWN`` names."""
-    return ", ".join(names[:MAX_SHOWN]) + (" …" if len(names) > MAX_SHOWN else "")
 
 
 def published_settings(store: TaskStore, given: TrainingConfig | None) -> dict[str, object]:

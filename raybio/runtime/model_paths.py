@@ -11,7 +11,7 @@ from raybio.core.errors import ConfigError
 from raybio.core.files import RUN
 from raybio.core.location import BucketPath, is_uri, location
 from raybio.core.records import read_record
-from raybio.core.text import near_names
+from raybio.core.text import first_names, near_names
 from raybio.runtime.run.folder import RunFolder, usual_folder
 from raybio.training.bucket_source import fetch_source
 
@@ -127,8 +127,7 @@ def near_runs(runs: Path, name: str) -> str:
     near = near_names(name, names)
     if near:
         return f"did you mean {' or '.join(near)}?"
-    more = ", …" if len(names) > MAX_NAMED_RUNS else ""
-    return f"there are {', '.join(names[:MAX_NAMED_RUNS])}{more}"
+    return f"there are {first_names(names, MAX_NAMED_RUNS)}"
 
 
 def near_run_folders(given: str) -> str:

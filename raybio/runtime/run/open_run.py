@@ -16,7 +16,7 @@ from raybio.core.errors import (
 from raybio.core.final_report import FinalReport
 from raybio.core.location import absolute
 from raybio.core.records import fields_of, read_recomputable, read_record, write_record
-from raybio.core.text import count_of
+from raybio.core.text import count_of, first_names
 from raybio.core.version import (
     arithmetic_versions,
     changed_values,
@@ -346,7 +346,7 @@ def warn_of_other_versions(changes_by_name: Mapping[str, Sequence[str]], noun: s
         if changes:
             names_by_changes.setdefault("; ".join(changes), []).append(name)
     for changes_text, names in names_by_changes.items():
-        listed = ", ".join(names[:MOST_NAMED]) + (", …" if len(names) > MOST_NAMED else "")
+        listed = first_names(names, MOST_NAMED)
         print(
             f"warning: other versions have trained {count_of(len(names), noun)} ({listed}): "
             f"{changes_text}. The last bits of their results may be others",

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from raybio.core.errors import InterruptedRunError, LongRunError, RaybioError, StopFileError
-from raybio.core.text import count_of
+from raybio.core.text import count_of, first_names
 from raybio.methods import METHODS
 from raybio.runtime.cluster.connection import (
     cluster_nodes,
@@ -678,7 +678,7 @@ def _interrupted(
     if not left:
         text = f"all {num_runs} runs are finished; the same command shows their table"
     else:
-        listed = ", ".join(left[:MOST_NAMED]) + (", …" if len(left) > MOST_NAMED else "")
+        listed = first_names(left, MOST_NAMED)
         verb = "is" if len(left) == 1 else "are"
         text = (
             f"{len(left)} of {num_runs} runs {verb} not finished ({listed}); the same command "

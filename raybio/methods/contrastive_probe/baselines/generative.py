@@ -16,6 +16,7 @@ from transformers import (
 )
 
 from raybio.core.errors import ConfigError
+from raybio.core.text import first_names
 from raybio.encoders.checkpoints import load_pretrained, load_weights
 from raybio.methods.contrastive_probe.baselines.masked_lm import check_logits
 
@@ -141,7 +142,7 @@ def load_answer_generator(source: str) -> AnswerGenerator:
     if missing:
         raise ConfigError(
             f"model {source!r}: {len(missing)} weights are not in the file: "
-            f"{', '.join(missing[:8])}. The checkpoint is incomplete or of another architecture."
+            f"{first_names(missing, 8)}. The checkpoint is incomplete or of another architecture."
         )
     return AnswerGenerator(model, tokenizer)
 

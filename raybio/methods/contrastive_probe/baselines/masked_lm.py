@@ -17,6 +17,7 @@ from transformers import (
 )
 
 from raybio.core.errors import ConfigError
+from raybio.core.text import first_names
 from raybio.encoders.checkpoints import load_pretrained, load_weights
 from raybio.encoders.text_checkpoint import position_table
 
@@ -156,11 +157,10 @@ def load_masked_lm(source: str) -> MaskedLanguageModel:
     model, missing = load_weights(AutoModelForMaskedLM, source, "main")
     missing = [name for name in missing if "pooler" not in name.split(".")]
     if missing:
-        shown = ", ".join(missing[:8]) + (", ..." if len(missing) > 8 else "")
         raise ConfigError(
             f"model {source!r} has no complete language-model head: {len(missing)} weights are not "
-            f"in the file: {shown}. Use the checkpoint from which it was tuned, or omit "
-            "mask-average and x-factr."
+            f"in the file: {first_names(missing, 8)}. Use the checkpoint from which it was tuned, "
+            "or omit mask-average and x-factr."
         )
     return MaskedLanguageModel(model, tokenizer)
 

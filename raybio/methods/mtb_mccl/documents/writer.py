@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from raybio.core.errors import DataError
 from raybio.core.randomness import derive_seed
+from raybio.core.text import first_names
 from raybio.methods.mtb_mccl.documents.entities import (
     DOCUMENT,
     EntityDocument,
@@ -301,7 +302,7 @@ class DocumentCollector:
         if unknown:
             raise DataError(
                 f"relation {unknown[0]!r} is none of those with names: "
-                f"{', '.join([*name_by_relation][:5])} ... Give the file of relation names that "
+                f"{first_names([*name_by_relation], 5)}. Give the file of relation names that "
                 "belongs to these documents."
             )
         number_by_relation = {

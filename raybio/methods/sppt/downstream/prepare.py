@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from raybio.core.errors import DataError
-from raybio.core.text import cut_text
+from raybio.core.text import cut_text, first_names
 from raybio.methods.sppt.downstream.config import TASKS, TEST_SHARE, DownstreamTask
 from raybio.methods.sppt.downstream.formats.example import UNKNOWN, Example
 from raybio.methods.sppt.downstream.store import (
@@ -78,7 +78,7 @@ def prepare_task(
         number_by_label = {label: number for number, label in enumerate(names)} | {"": IGNORED}
         if task.labels == "residues" and len(names) > MAX_TAGS:
             raise DataError(
-                f"{files[0]}: has {len(names)} tags ({', '.join(names[:3])}, ...), want at most "
+                f"{files[0]}: has {len(names)} tags ({first_names(names, 3)}), want at most "
                 f"{MAX_TAGS}"
             )
         return commit_task(

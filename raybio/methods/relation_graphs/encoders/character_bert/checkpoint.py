@@ -20,6 +20,7 @@ from transformers import BertConfig, BertModel
 
 from raybio.core.errors import ConfigError
 from raybio.core.files import atomic_folder
+from raybio.core.text import first_names
 from raybio.encoders.bin_checkpoint import converted_weights
 from raybio.encoders.config import SCRATCH
 from raybio.encoders.sources import (
@@ -213,7 +214,7 @@ def _fitting(
         if _layer_of(name) not in cut
     }
     problems = [
-        f"{len(names)} weights are {what}: {', '.join(names[:8])}"
+        f"{len(names)} weights are {what}: {first_names(names, 8)}"
         for what, names in (
             ("missing", sorted(wanted.keys() - own.keys())),
             ("left over", sorted(own.keys() - wanted.keys())),
