@@ -1,7 +1,8 @@
 """Ranks by counting the candidates with a higher score and with an equal score.
 
 Shape letters: B anchors of a block, N candidates, P links of those anchors, U anchors that have
-links, V anchors counted by one algorithm, W links of the anchor with the most links, K thresholds.
+links, V anchors counted by one algorithm, W links of the anchor with the most links, K thresholds,
+I ignored entries, Q values that are ranked among them.
 """
 
 from typing import NamedTuple
@@ -30,8 +31,42 @@ class RankCounts(NamedTuple):
     tied_before_P: Tensor
 
 
+class SortedBlock(NamedTuple):
+    """Scores of a block on the CPU, sorted once for several counts.
+
+    Attributes:
+        by_row_BN: each row sorted, ascending.
+        score_E: all scores sorted, ascending (B * N,).
+        ignored_row_I: rows of entries that are not counted.
+        ignored_score_I: their scores.
+    """
+
+    by_row_BN: Tensor
+    score_E: Tensor
+    ignored_row_I: Tensor
+    ignored_score_I: Tensor
+
+    def ignoring(self, row_I: Tensor, score_I: Tensor) -> "SortedBlock":
+        """Return the same scores, of which these entries are not counted."""
+        return self._replace(ignored_row_I=row_I, ignored_score_I=score_I)
+
+    def count_ignored(self, row_Q: Tensor, value_Q: Tensor) -> tuple[Tensor, Tensor]:
+        """Count the ignored entries of a row that are higher, and as high or higher, int64 (Q,)."""
+        if not len(self.ignored_row_I):
+            nothing = torch.zeros_like(row_Q)
+            return nothing, nothing
+        scores = torch.cat([self.ignored_score_I, value_Q])
+        distinct, order = torch.unique(scores, return_inverse=True)
+        key = torch.cat([self.ignored_row_I, row_Q]) * len(distinct) + order
+        num_ignored = len(self.ignored_row_I)
+        key_I = key[:num_ignored].sort().values
+        end_Q = torch.searchsorted(key_I, (row_Q + 1) * len(distinct))
+        above_Q = end_Q - torch.searchsorted(key_I, key[num_ignored:], right=True)
+        return above_Q, end_Q - torch.searchsorted(key_I, key[num_ignored:])
+
+
 def count_ranks(
-    score_BN: Tensor, row_P: Tensor, column_P: Tensor, sorted_BN: Tensor | None = None
+    score_BN: Tensor, row_P: Tensor, column_P: Tensor, block: SortedBlock | None = None
 ) -> RankCounts:
     """Rank the entries ``score_BN[row_P, column_P]`` in their rows.
 
@@ -39,7 +74,8 @@ def count_ranks(
         score_BN: scores; -inf where there is no candidate.
         row_P: rows of the entries, ascending.
         column_P: columns of the entries.
-        sorted_BN: the same scores with each row sorted, to save sorting them again.
+        block: the same scores, to save sorting them again. Entries that it ignores are -inf in
+            ``score_BN`` only.
     """
     value_P = score_BN[row_P, column_P]
     used_U, owner_P, num_U = torch.unique_consecutive(
@@ -52,9 +88,9 @@ def count_ranks(
     slot_P = torch.arange(len(row_P), device=row_P.device) - (num_U.cumsum(0) - num_U)[owner_P]
     above_P = torch.zeros_like(row_P)
     at_least_P = torch.zeros_like(row_P)
-    has_few_U = num_U <= (_max_compared(score_BN) if sorted_BN is None else 0)
-    searched_BN = score_BN if sorted_BN is None else sorted_BN
-    by_searching = _count_by_searching if sorted_BN is None else _count_in_sorted
+    has_few_U = num_U <= (_max_compared(score_BN) if block is None else 0)
+    searched_BN = score_BN if block is None else block.by_row_BN
+    by_searching = _count_by_searching if block is None else _count_in_sorted
     # Each anchor takes the cheaper algorithm, so that few anchors with many links do not slow down
     # all others.
     for count, counted_BN, is_chosen_U in (
@@ -73,6 +109,10 @@ def count_ranks(
         above_VW, at_least_VW = count(score_VN, value_VW)
         above_P[link_K] = above_VW[index_VW]
         at_least_P[link_K] = at_least_VW[index_VW]
+    if block is not None:
+        ignored_above_P, ignored_at_least_P = block.count_ignored(row_P, value_P)
+        above_P -= ignored_above_P
+        at_least_P -= ignored_at_least_P
     tied_before_P = torch.zeros_like(above_P)
     tied = torch.nonzero(at_least_P - above_P > 1)[:, 0]
     index_N = torch.arange(score_BN.shape[1], device=score_BN.device)
@@ -82,19 +122,24 @@ def count_ranks(
     return RankCounts(above_P, at_least_P, tied_before_P)
 
 
-def sort_rows_if_cheap(score_BN: Tensor) -> Tensor | None:
-    """Return ``sort_rows(score_BN)`` if counts at many thresholds need sorted rows, else None."""
-    return sort_rows(score_BN) if _sorts_scores(score_BN) else None
+def sort_if_cheap(score_BN: Tensor) -> SortedBlock | None:
+    """Return the sorted scores if counts at many thresholds need them, else None."""
+    return sort_block(score_BN) if _sorts_scores(score_BN) else None
 
 
-def sort_rows(score_BN: Tensor) -> Tensor:
-    """Return a copy of a block on the CPU with each row sorted, ascending."""
-    # Vectorized, many times faster than torch's sort.
-    return torch.from_numpy(np.sort(score_BN.numpy(), axis=1))
+def sort_block(score_BN: Tensor) -> SortedBlock:
+    """Sort the scores of a block on the CPU, of which none is ignored."""
+    # NumPy's sort is vectorized, many times faster than torch's.
+    by_row_BN = np.sort(score_BN.numpy(), axis=1)
+    score_E = np.sort(by_row_BN, axis=None)
+    nothing = torch.zeros(0, dtype=torch.int64)
+    return SortedBlock(
+        torch.from_numpy(by_row_BN), torch.from_numpy(score_E), nothing, score_BN.new_zeros(0)
+    )
 
 
 def count_at_least(
-    score_BN: Tensor, threshold_U: Tensor, index_K: Tensor, sorted_BN: Tensor | None = None
+    score_BN: Tensor, threshold_U: Tensor, index_K: Tensor, block: SortedBlock | None = None
 ) -> tuple[Tensor, Tensor]:
     """Count the entries >= each threshold, in a whole block and in each of its rows.
 
@@ -102,20 +147,21 @@ def count_at_least(
         score_BN: scores.
         threshold_U: ascending.
         index_K: thresholds, ascending, at which each row is counted.
-        sorted_BN: the same scores with each row sorted; they are overwritten.
+        block: the same scores; entries that it ignores are -inf in ``score_BN`` only.
 
     Returns:
         The number of entries of the block >= each threshold (U,), and of each row >= thresholds
         ``index_K`` (B, K); int64.
     """
-    if sorted_BN is not None:
-        threshold_BK = threshold_U[index_K].expand(len(sorted_BN), -1).contiguous()
-        by_row_BK = sorted_BN.shape[1] - torch.searchsorted(sorted_BN, threshold_BK)
+    if block is not None:
+        threshold_BK = threshold_U[index_K].expand(len(score_BN), -1).contiguous()
+        _, by_row_BK = _count_in_sorted(block.by_row_BN, threshold_BK)
+        row_BK = torch.arange(len(score_BN))[:, None].expand_as(threshold_BK)
+        _, ignored_Q = block.count_ignored(row_BK.flatten(), threshold_BK.flatten())
         # There are more scores than thresholds, and sorting is faster than a search for each.
-        score = sorted_BN.reshape(-1).numpy()
-        score.sort()
-        at_least = len(score) - np.searchsorted(score, threshold_U.numpy())
-        return torch.from_numpy(at_least), by_row_BK
+        at_least_U = _num_at_least(block.score_E, threshold_U)
+        at_least_U -= _num_at_least(block.ignored_score_I.sort().values, threshold_U)
+        return at_least_U, by_row_BK - ignored_Q.view_as(by_row_BK)
     num_thresholds = len(threshold_U)
     # An entry that reaches s thresholds is in slot s; it reaches row_slot[s] of the K.
     slot = torch.arange(num_thresholds + 1, device=score_BN.device)
@@ -127,6 +173,10 @@ def count_at_least(
         num_by_slot += torch.bincount(slot_RN.reshape(-1), minlength=len(slot))
         by_row.append(_count_by_row(row_slot[slot_RN], len(index_K) + 1))
     return _at_least(num_by_slot), _at_least(torch.cat(by_row))
+
+
+def _num_at_least(ordered_E: Tensor, threshold_U: Tensor) -> Tensor:
+    return len(ordered_E) - torch.searchsorted(ordered_E, threshold_U)
 
 
 def _rows_at_once(score_BN: Tensor) -> int:
@@ -160,7 +210,7 @@ def _max_compared(score_BN: Tensor) -> int:
 def _count_by_searching(score_UN: Tensor, value_UW: Tensor) -> tuple[Tensor, Tensor]:
     if not _sorts_scores(score_UN):
         return _count_by_row_buckets(score_UN, value_UW)
-    return _count_in_sorted(sort_rows(score_UN), value_UW)
+    return _count_in_sorted(torch.from_numpy(np.sort(score_UN.numpy(), axis=1)), value_UW)
 
 
 def _count_in_sorted(ordered_UN: Tensor, value_UW: Tensor) -> tuple[Tensor, Tensor]:

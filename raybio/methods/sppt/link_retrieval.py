@@ -25,11 +25,7 @@ from raybio.methods.sppt.average_precision import (
     average_precision_contributions,
     counted_thresholds,
 )
-from raybio.ops.rank_counts import (
-    count_at_least,
-    count_ranks,
-    sort_rows_if_cheap,
-)
+from raybio.ops.rank_counts import SortedBlock, count_at_least, count_ranks, sort_if_cheap
 from raybio.ops.scores import Metric, check_finite, entries_at_once, row_blocks, scorer
 from raybio.ops.segments import expand
 from raybio.training.collective import SingleProcess
@@ -402,16 +398,23 @@ class _GroupLinks:
         return links, *_in_block((self.row_P[links], self.column_P[links]), block)
 
     @contextmanager
-    def candidates_of(self, block: _Block) -> Iterator[Tensor]:
-        """Lower the scores of ignored pairs to -inf within a ``with`` block."""
+    def candidates_of(
+        self, block: _Block, ordered: SortedBlock | None
+    ) -> Iterator[tuple[Tensor, SortedBlock | None]]:
+        """Lower the scores of ignored pairs to -inf within a ``with`` block.
+
+        Args:
+            block: scores.
+            ordered: the same scores, which are not changed; their ignored pairs are.
+        """
         if self.ignored is None:
-            yield block.score_BN
+            yield block.score_BN, ordered
             return
         pairs = slice(*np.searchsorted(self.ignored[0], [block.start, block.end]).tolist())
         row, column = _in_block((self.ignored[0][pairs], self.ignored[1][pairs]), block)
         score = block.score_BN[row, column]
         block.score_BN[row, column] = -torch.inf
-        yield block.score_BN
+        yield block.score_BN, None if ordered is None else ordered.ignoring(row, score)
         block.score_BN[row, column] = score
 
 
@@ -450,8 +453,10 @@ def rank_group(
         for split, link_P in zip(splits, link_scores, strict=True)
     ]
     for block in kept_blocks or ranking.blocks():
+        # Once for all splits: sorting takes most of the time.
+        ordered = sort_if_cheap(block.score_BN)
         for count in counts:
-            count.add(block)
+            count.add(block, ordered)
     return [_per_anchor(*count.result(ranking), node_N, group) for count in counts]
 
 
@@ -480,16 +485,15 @@ class _PairCounts:
         # One row each: above, at least, tied before.
         self._rank_3P = torch.zeros((3, len(score_P)), dtype=torch.int64, device=device)
 
-    def add(self, block: _Block) -> None:
-        """Count the pairs of a block."""
+    def add(self, block: _Block, ordered: SortedBlock | None) -> None:
+        """Count the pairs of a block, whose scores may be sorted already."""
         links, row_P, column_P = self._split.of(block)
         low, high = np.searchsorted(self._row_A, [block.start, block.end])
         rows = torch.from_numpy(self._row_A[low:high] - block.start).to(block.score_BN.device)
-        with self._split.candidates_of(block) as score_BN:
-            sorted_BN = sort_rows_if_cheap(score_BN)
-            ranks = count_ranks(score_BN, row_P, column_P, sorted_BN)
+        with self._split.candidates_of(block, ordered) as (score_BN, counted):
+            ranks = count_ranks(score_BN, row_P, column_P, counted)
             at_least_U, at_least_BK = count_at_least(
-                score_BN, self._threshold_U, self._counted_K, sorted_BN
+                score_BN, self._threshold_U, self._counted_K, counted
             )
         self._rank_3P[:, links] = torch.stack(ranks)
         self._num_pairs_AK[low:high] = at_least_BK[rows].int()

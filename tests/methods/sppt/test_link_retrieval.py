@@ -131,10 +131,40 @@ def test_all_ways_of_counting_agree_with_the_definition(
     )
     block = torch.from_numpy(score_NN)
     pairs = torch.from_numpy(row_P), torch.from_numpy(column_P)
-    for more in ((), (rank_counts.sort_rows(block),)):
+    for more in ((), (rank_counts.sort_block(block),)):
         found = rank_counts.count_ranks(block, *pairs, *more)
         for counts, wanted in zip(found, expected, strict=True):
             assert counts.tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize("kind", ["normal", "grid", "copies"])
+def test_ignored_entries_are_not_counted_in_scores_that_were_sorted_with_them(kind):
+    graph, _ = problem()
+    row_P = torch.arange(60).repeat_interleave(torch.from_numpy(np.diff(graph.indptr)))
+    column_P = torch.from_numpy(graph.indices.astype(np.int64))
+    block = torch.from_numpy(scores(embeddings(kind), "euclidean"))
+    block.fill_diagonal_(-torch.inf)
+    ordered = rank_counts.sort_block(block)
+    ignored_I = torch.arange(0, len(row_P), 3)
+    row_I, column_I = row_P[ignored_I], column_P[ignored_I]
+    counted = ordered.ignoring(row_I, block[row_I, column_I])
+    block[row_I, column_I] = -torch.inf
+    is_link_P = torch.ones(len(row_P), dtype=torch.bool)
+    is_link_P[ignored_I] = False
+    links = row_P[is_link_P], column_P[is_link_P]
+    expected = rank_counts.count_ranks(block, *links)
+    for counts, wanted in zip(
+        rank_counts.count_ranks(block, *links, counted), expected, strict=True
+    ):
+        assert counts.tolist() == wanted.tolist()
+    threshold_U = torch.unique(block[links])
+    index_K = torch.arange(0, len(threshold_U), 3)
+    for counts, wanted in zip(
+        rank_counts.count_at_least(block, threshold_U, index_K, counted),
+        rank_counts.count_at_least(block, threshold_U, index_K),
+        strict=True,
+    ):
+        assert counts.tolist() == wanted.tolist()
 
 
 @pytest.mark.parametrize("kind", ["normal", "grid", "constant"])
@@ -146,10 +176,10 @@ def test_entries_above_thresholds_are_counted_as_by_comparing_each(monkeypatch, 
     block.fill_diagonal_(-torch.inf)
     threshold_U = torch.unique(torch.cat([block.flatten()[1:50], torch.tensor([-3.5, 1.0])]))
     expected_BU = torch.stack([(block >= threshold).sum(1) for threshold in threshold_U], 1)
-    sorted_BN = rank_counts.sort_rows_if_cheap(block)
-    assert (sorted_BN is not None) == sorts_scores
+    ordered = rank_counts.sort_if_cheap(block)
+    assert (ordered is not None) == sorts_scores
     index_K = torch.arange(0, len(threshold_U), 3)
-    found_U, by_row_BK = rank_counts.count_at_least(block, threshold_U, index_K, sorted_BN)
+    found_U, by_row_BK = rank_counts.count_at_least(block, threshold_U, index_K, ordered)
     assert found_U.tolist() == expected_BU.sum(0).tolist()
     assert by_row_BK.tolist() == expected_BU[:, index_K].tolist()
 
