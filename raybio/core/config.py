@@ -2,9 +2,9 @@
 
 import contextlib
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
@@ -67,13 +67,6 @@ another one now. Names of runs depend on what differs from it, so that a run wit
 is found by giving the setting."""
 
 
-class Replaced(NamedTuple):
-    """A setting that another one of its section replaces, and the default of its class."""
-
-    name: str
-    default: Any
-
-
 def load(model: type[C], path: str | Path, base: C | None = None) -> C:
     """Read a YAML file over ``base`` (default: the model's own defaults).
 
@@ -120,34 +113,16 @@ def override_all(config: C, value_by_path: Mapping[str, Any]) -> C:
             names or a value does not fit.
     """
     known = [field.path for field in fields(type(config))]
-    mapping = config.to_mapping()
-    value_by_path = present_paths(type(config), value_by_path)
-    for path, value in value_by_path.items():
+    settings: dict[str, Any] = {}
+    for path, value in present_paths(type(config), value_by_path).items():
         if path not in known:
             raise ConfigError(f"{path!r} is not a setting.{setting_hint(path, known)}")
         *parents, leaf = path.split(".")
-        node = mapping
+        section = settings
         for parent in parents:
-            node = node[parent]
-        node[leaf] = _read_yaml(path, value) if isinstance(value, str) else value
-        other = replaced_by(type(config), parents).get(leaf)
-        if other is not None and ".".join([*parents, other.name]) not in value_by_path:
-            node[other.name] = other.default
-    return type(config).from_mapping(mapping)
-
-
-def replaced_by(model: Any, section: Sequence[str] = ()) -> dict[str, Replaced]:
-    """Map each setting of a section that replaces another one to the setting it replaces."""
-    for name in section:
-        model = model.model_fields[name].annotation
-    if not is_section(model):
-        return {}
-    replaced = {}
-    for name, info in model.model_fields.items():
-        other = _extra(info).get(REPLACES)
-        if other is not None:
-            replaced[name] = Replaced(other, model.model_fields[other].default)
-    return replaced
+            section = section.setdefault(parent, {})
+        section[leaf] = _read_yaml(path, value) if isinstance(value, str) else value
+    return merge(type(config), settings, config)
 
 
 def present_names(model: Any, settings: Any, prefix: str = "") -> Any:
@@ -340,17 +315,14 @@ def difference(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> li
 def _merge(base: dict[str, Any], over: dict[str, Any], model: Any) -> dict[str, Any]:
     """Return ``base`` updated with the values of ``over``; both are mappings of ``model``."""
     merged = dict(base)
-    is_known = is_section(model)
-    replaced = replaced_by(model)
-    for key, value in over.items():
-        inner = merged.get(key)
+    info_by_name = model.model_fields if is_section(model) else {}
+    for name, value in over.items():
+        info = info_by_name.get(name)
+        inner = merged.get(name)
         if isinstance(inner, dict) and isinstance(value, dict):
-            inner_model = None
-            if is_known and key in model.model_fields:
-                inner_model = model.model_fields[key].annotation
-            value = _merge(inner, value, inner_model)
-        merged[key] = value
-        other = replaced.get(key)
-        if other is not None and other.name not in over:
-            merged[other.name] = other.default
+            value = _merge(inner, value, None if info is None else info.annotation)
+        merged[name] = value
+        replaced = None if info is None else _extra(info).get(REPLACES)
+        if replaced is not None and replaced not in over:
+            merged[replaced] = info_by_name[replaced].default
     return merged
