@@ -122,8 +122,7 @@ def _misfit(
         wanted = wanted.replace("a number", "a finite number")
     if len(got) > MAX_SHOWN:
         got = f"{got[:MAX_SHOWN]}…"
-    is_choice = typing.get_origin(annotation) is typing.Literal
-    choices = typing.get_args(annotation) if is_choice else ()
+    choices = typing.get_args(annotation) if typing.get_origin(annotation) is typing.Literal else ()
     hint = ""
     if isinstance(mapping, str):
         hint = did_you_mean(mapping, [choice for choice in choices if isinstance(choice, str)])

@@ -53,13 +53,11 @@ def parse_yaml(text: str) -> Any:
         position = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
         reason = " ".join(part for part in (error.context, error.problem) if part)
         raise ConfigError(f"not valid YAML: {position}{reason}. Correct it there") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"not valid YAML: {error}") from None
     except RecursionError:
-        raise ConfigError(
-            "not valid YAML: nested too deeply; settings are a few levels deep"
-        ) from None
-    except ValueError as error:  # dates that do not exist, integers of thousands of digits
+        reason = "nested too deeply; settings are a few levels deep"
+        raise ConfigError(f"not valid YAML: {reason}") from None
+    except (yaml.YAMLError, ValueError) as error:
+        # ValueError: dates that do not exist, integers of thousands of digits
         raise ConfigError(f"not valid YAML: {error}") from None
 
 

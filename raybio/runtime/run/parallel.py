@@ -52,15 +52,13 @@ def train_runs(groups: Sequence[Sequence[RunSpec]]) -> list[list[Result]]:
         unfinished = [run for run in runs if run.finished is None]
         if unfinished:
             _compare_versions(runs)
-        # Check before anything is recorded, since a plan that does not fit or a damaged store must
-        # not count as a failed run.
-        for store in {run.spec.store for run in unfinished}:
-            open_store(store, verify=True)
-        if len(runs) > 1 and all(run.spec.compute.num_workers == 1 for run in runs):
-            if unfinished:
-                _train_together(unfinished, len(runs))
-        else:
-            _train_in_turn(unfinished, len(runs))
+            # Check before anything is recorded, since a plan that does not fit or a damaged store
+            # must not count as a failed run.
+            for store in {run.spec.store for run in unfinished}:
+                open_store(store, verify=True)
+            is_one_worker = all(run.spec.compute.num_workers == 1 for run in runs)
+            train = _train_together if is_one_worker and len(runs) > 1 else _train_in_turn
+            train(unfinished, len(runs))
     return [[run.finished or run.result() for run in group_runs] for group_runs in runs_by_group]
 
 
@@ -167,14 +165,12 @@ def _train_together(runs: Sequence[OpenRun], num_runs: int) -> None:
             wait_for_all([task.settle for task in tasks], is_killed=bool(signals.caught))
     if signals.caught:
         raise _interrupted(tasks, runs, num_runs, signals.caught[0])
-    failed = [task for task in tasks if task.error is not None]
-    if failed:
-        for task in failed[1:]:
-            print(f"{task.run.spec.name} failed, too: {task.error}", flush=True)
-        assert failed[0].error is not None
-        raise failed[0].error
-    if refused:
-        raise refused[0]
+    failures = [(task.run.spec.name, task.error) for task in tasks if task.error is not None]
+    for name, failure in failures[1:]:
+        print(f"{name} failed, too: {failure}", flush=True)
+    errors = [*(failure for _, failure in failures), *refused]
+    if errors:
+        raise errors[0]
 
 
 def _interrupted(

@@ -46,8 +46,7 @@ def concurrency(specs: Sequence[RunSpec], num_runs: int) -> Concurrency:
     """
     if num_runs == 1 or any(spec.compute.num_workers > 1 for spec in specs):
         devices = ["cpu" if spec.compute.use_gpu is False else None for spec in specs]
-        placements = [Placement(device, None) for device in devices]
-        return Concurrency(1, "1 run at a time", placements)
+        return Concurrency(1, "1 run at a time", [Placement(device, None) for device in devices])
     nodes = [local_node()]
     if cluster_to_join():
         with started(threads=None, verbose=specs[0].verbose):
