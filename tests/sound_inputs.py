@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raybio.benchmark.suite import read_suite
-from raybio.core.config import read_mapping
+from raybio.core.plain_yaml import read_mapping
 from raybio.core.records import read_recomputable, read_record, record_text
 from raybio.core.search_space_file import load_search_space
 from raybio.methods.biostransformers.formats.medline import read_medline

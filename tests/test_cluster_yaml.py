@@ -15,8 +15,8 @@ import jsonschema
 import pytest
 import yaml
 
-from raybio.core.config import parse_yaml
 from raybio.core.location import location
+from raybio.core.plain_yaml import parse_yaml
 from raybio.methods import METHODS
 from raybio.runtime.run.options import RunOptions, resolve
 from raybio.store.bucket import BucketFolder

@@ -20,8 +20,9 @@ from typer.main import get_command
 
 from raybio.cli.lazy import chosen_app
 from raybio.cli.main import Commands, app
-from raybio.core.config import fields, load, merge, override_all
+from raybio.core.config import load, merge, override_all
 from raybio.core.errors import RaybioError
+from raybio.core.fields import fields
 from raybio.core.recipes import recipe_named
 from raybio.core.search_space_file import SHIPPED
 from raybio.methods import METHODS

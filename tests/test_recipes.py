@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from raybio.core.config import fields, load, merge, override_all, value_at
+from raybio.core.config import load, merge, override_all, value_at
 from raybio.core.errors import ConfigError
+from raybio.core.fields import fields
 from raybio.core.recipes import recipe_named
 from raybio.methods import METHODS
 from raybio.methods.biostransformers.prepare import prepare_pairs

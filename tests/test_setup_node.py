@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from raybio.core.config import parse_yaml
+from raybio.core.plain_yaml import parse_yaml
 from tests.paths import ROOT
 
 CLUSTER_FILES = [

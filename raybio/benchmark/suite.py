@@ -15,9 +15,10 @@ from typing import Any
 
 from raybio.benchmark.task import BenchmarkTask, own_task_class
 from raybio.benchmark.task_source import read_task_source
-from raybio.core.config import SEE_ALL, parse_yaml
 from raybio.core.errors import ConfigError
+from raybio.core.fields import SEE_ALL
 from raybio.core.location import BucketPath, Location, location
+from raybio.core.plain_yaml import parse_yaml
 from raybio.core.text import did_you_mean
 from raybio.store.sources import plain_or_gzip
 

@@ -10,8 +10,9 @@ import typer
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from raybio.core.config import BaseConfig, C, Field, fields
+from raybio.core.config import BaseConfig, C
 from raybio.core.errors import ConfigError
+from raybio.core.fields import Field, fields
 
 OTHER_NAMES = {"strip_prefixes": "--strip-prefix", "taxids": "--taxid"}
 """Settings whose option has another name (singular, since it can be repeated)."""

@@ -15,7 +15,8 @@ from raybio.cli.console import stdout_console
 from raybio.cli.contrastive_probe.train import prepare_given_store
 from raybio.cli.options import positive
 from raybio.cli.training_help import help_arguments
-from raybio.core.config import first_path, name_digits, present_names, read_mapping
+from raybio.core.config import first_path, name_digits, present_names
+from raybio.core.plain_yaml import read_mapping
 from raybio.core.records import read_record
 from raybio.core.search_space import (
     STEPS,

@@ -15,8 +15,10 @@ from raybio.cli.training_help import (
     help_option,
     help_texts,
 )
-from raybio.core.config import fields, override, parse_yaml
+from raybio.core.config import override
 from raybio.core.errors import ConfigError
+from raybio.core.fields import fields
+from raybio.core.plain_yaml import parse_yaml
 from raybio.methods import METHODS
 from raybio.runtime.run.options import FOLD, RunOptions, check_writable, resolve
 from raybio.runtime.run.spec import Compute, RunSpec

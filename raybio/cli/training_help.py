@@ -8,7 +8,8 @@ import typer
 from rich.table import Table
 from typer.core import TyperOption
 
-from raybio.core.config import Field, fields, value_at
+from raybio.core.config import value_at
+from raybio.core.fields import Field, fields
 from raybio.methods import METHODS
 from raybio.runtime.console import PrintableConsole
 

@@ -1,20 +1,18 @@
 """Configuration: frozen pydantic models that refuse unknown keys and suggest the right one."""
 
 import contextlib
-import re
-import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Self, TypeVar
 
-import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
 
 from raybio.core.digest import json_digest
 from raybio.core.errors import ConfigError
-from raybio.core.text import did_you_mean, near_names, suggestion
+from raybio.core.fields import explain, fields, is_section, setting_hint
+from raybio.core.plain_yaml import parse_yaml, read_mapping
 
 
 class BaseConfig(BaseModel):
@@ -45,7 +43,7 @@ class BaseConfig(BaseModel):
         try:
             return cls.model_validate(mapping)
         except ValidationError as error:
-            raise ConfigError(_explain(cls, mapping, error)) from None
+            raise ConfigError(explain(cls, mapping, error)) from None
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the configuration as plain nested dicts that JSON and YAML can hold."""
@@ -54,61 +52,19 @@ class BaseConfig(BaseModel):
 
 C = TypeVar("C", bound=BaseConfig)
 
-SEE_ALL = " raybio train METHOD --help-all lists all settings."
-"""Hint of an unknown setting that resembles no other."""
-
-MAX_SHOWN = 200
-"""Maximum number of characters of a wrong value or name in an error message."""
-
-_SYMBOLS = {
-    "ge": ">=",
-    "gt": ">",
-    "le": "<=",
-    "lt": "<",
-    "min_length": "of length >=",
-    "multiple_of": "a multiple of",
-}
-"""Constraint of a pydantic field -> how ranges are shown."""
-
-
-_INT = "tag:yaml.org,2002:int"
-_FLOAT = "tag:yaml.org,2002:float"
-"""Tags of numbers in YAML."""
-
-_OLD_NUMBER = re.compile(r":|^[-+]?0[\d_]+$")
-"""Matches numbers that YAML 1.2 has dropped: base 60 (``1:30``), and octal with a leading zero."""
 
 REPLACES = "replaces"
 """Key in a field's ``json_schema_extra`` that names another setting of its section. If only the
 field is given, the other setting gets the default of its class (null, 0)."""
 
-
 FORMERLY = "formerly"
 """Key in a field's ``json_schema_extra``: the former names of a setting or a section within its
 section, the oldest first. They are read as the present name."""
-
 
 FIRST_DEFAULT = "first_default"
 """Key in a field's ``json_schema_extra``: the default that the setting had at first, if it has
 another one now. Names of runs depend on what differs from it, so that a run with the former default
 is found by giving the setting."""
-
-
-class Replaced(NamedTuple):
-    """A setting that another one of its section replaces, and the default of its class."""
-
-    name: str
-    default: Any
-
-
-class Field(NamedTuple):
-    """One configuration field, as ``--help`` shows it."""
-
-    path: str
-    type: str
-    default: str
-    range: str
-    meaning: str
 
 
 def load(model: type[C], path: str | Path, base: C | None = None) -> C:
@@ -131,94 +87,6 @@ def merge(model: type[C], settings: dict[str, Any], base: C | None = None) -> C:
     """
     defaults = {} if base is None else base.to_mapping()
     return model.from_mapping(_merge(defaults, present_names(model, settings), model))
-
-
-def read_mapping(path: str | Path) -> dict[str, Any]:
-    """Read a YAML file that holds a mapping; an empty file is an empty mapping.
-
-    Raises:
-        ConfigError: if it cannot be read, is not plain YAML (see ``parse_yaml``) or is no mapping.
-    """
-    try:
-        mapping = parse_yaml(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot read the file ({error.strerror})") from None
-    except (ConfigError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: {error}") from None
-    if mapping is None:
-        return {}
-    if not isinstance(mapping, dict):
-        raise ConfigError(
-            f"{path}: holds {type(mapping).__name__}, want a mapping of field names to values"
-        )
-    return mapping
-
-
-def parse_yaml(text: str) -> Any:
-    """Parse plain YAML: no tags that build objects, no repeated keys, no aliases.
-
-    Numbers with leading zeros (decimal in YAML 1.2, octal in 1.1) and of base 60 stay text.
-
-    Raises:
-        ConfigError: with the line, the column and the reason, in one line.
-    """
-    try:
-        return yaml.load(text, Loader=_PlainLoader)
-    except yaml.MarkedYAMLError as error:
-        # PyYAML's own message takes five lines and calls the text "<unicode string>".
-        mark = error.problem_mark or error.context_mark
-        position = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
-        reason = " ".join(part for part in (error.context, error.problem) if part)
-        raise ConfigError(f"not valid YAML: {position}{reason}. Correct it there") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"not valid YAML: {error}") from None
-    except RecursionError:
-        raise ConfigError(
-            "not valid YAML: nested too deeply; settings are a few levels deep"
-        ) from None
-    except ValueError as error:  # dates that do not exist, integers of thousands of digits
-        raise ConfigError(f"not valid YAML: {error}") from None
-
-
-class _PlainLoader(yaml.SafeLoader):
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """Compose a node; refuse aliases, since a few of them can expand without bound."""
-        if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()  # type: ignore[no-untyped-call]
-            raise yaml.MarkedYAMLError(
-                problem=f"found the alias *{event.anchor}; write the value out",
-                problem_mark=event.start_mark,
-            )
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Return a mapping; a repeated key is refused, where PyYAML would take its last value."""
-        seen = set()
-        for key_node, _ in node.value:
-            if not isinstance(key_node, yaml.ScalarNode):
-                continue
-            if key_node.value in seen:
-                raise yaml.MarkedYAMLError(
-                    problem=f"the key {key_node.value!r} is repeated; keep one",
-                    problem_mark=key_node.start_mark,
-                )
-            seen.add(key_node.value)
-        return super().construct_mapping(node, deep)
-
-
-def _number(loader: _PlainLoader, node: yaml.ScalarNode) -> Any:
-    """Return a number; leave the octal and base-60 numbers of YAML 1.1 as text.
-
-    The setting then reads ``010`` as ten and refuses ``1:30``.
-    """
-    if _OLD_NUMBER.search(node.value):
-        return node.value
-    construct = loader.construct_yaml_int if node.tag == _INT else loader.construct_yaml_float
-    return construct(node)
-
-
-_PlainLoader.add_constructor(_INT, _number)
-_PlainLoader.add_constructor(_FLOAT, _number)
 
 
 def value_at(config: BaseConfig, path: str) -> Any:
@@ -245,34 +113,16 @@ def override_all(config: C, value_by_path: Mapping[str, Any]) -> C:
             names or a value does not fit.
     """
     known = [field.path for field in fields(type(config))]
-    mapping = config.to_mapping()
-    value_by_path = present_paths(type(config), value_by_path)
-    for path, value in value_by_path.items():
+    settings: dict[str, Any] = {}
+    for path, value in present_paths(type(config), value_by_path).items():
         if path not in known:
             raise ConfigError(f"{path!r} is not a setting.{setting_hint(path, known)}")
         *parents, leaf = path.split(".")
-        node = mapping
+        section = settings
         for parent in parents:
-            node = node[parent]
-        node[leaf] = _read_yaml(path, value) if isinstance(value, str) else value
-        other = replaced_by(type(config), parents).get(leaf)
-        if other is not None and ".".join([*parents, other.name]) not in value_by_path:
-            node[other.name] = other.default
-    return type(config).from_mapping(mapping)
-
-
-def replaced_by(model: Any, section: Sequence[str] = ()) -> dict[str, Replaced]:
-    """Map each setting of a section that replaces another one to the setting it replaces."""
-    for name in section:
-        model = model.model_fields[name].annotation
-    if not _is_section(model):
-        return {}
-    replaced = {}
-    for name, info in model.model_fields.items():
-        other = _extra(info).get(REPLACES)
-        if other is not None:
-            replaced[name] = Replaced(other, model.model_fields[other].default)
-    return replaced
+            section = section.setdefault(parent, {})
+        section[leaf] = _read_yaml(path, value) if isinstance(value, str) else value
+    return merge(type(config), settings, config)
 
 
 def present_names(model: Any, settings: Any, prefix: str = "") -> Any:
@@ -286,7 +136,7 @@ def present_names(model: Any, settings: Any, prefix: str = "") -> Any:
     Raises:
         ConfigError: if a setting is given under two names.
     """
-    if not (_is_section(model) and isinstance(settings, dict)):
+    if not (is_section(model) and isinstance(settings, dict)):
         return settings
     renamed = {}
     for given, value in settings.items():
@@ -336,7 +186,7 @@ def first_path(model: type[BaseConfig], path: str) -> str:
 def _along(model: Any, path: str) -> Iterator[tuple[str, FieldInfo | None]]:
     """Yield the present name and the field of each part of a path; None for unknown ones."""
     for given in path.split("."):
-        if not _is_section(model):
+        if not is_section(model):
             yield given, None
             continue
         name = _present_name(model, given)
@@ -397,7 +247,7 @@ def _first_defaults(model: type[BaseConfig], prefix: str = "") -> dict[str, Any]
     found: dict[str, Any] = {}
     for name, info in model.model_fields.items():
         inner: Any = info.annotation
-        if _is_section(inner):
+        if is_section(inner):
             found |= _first_defaults(inner, f"{prefix}{name}.")
         elif FIRST_DEFAULT in _extra(info):
             found[prefix + name] = _extra(info)[FIRST_DEFAULT]
@@ -462,173 +312,17 @@ def difference(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> li
     return lines
 
 
-def fields(
-    model: type[BaseConfig], prefix: str = "", defaults: BaseConfig | None = None
-) -> Iterator[Field]:
-    """Yield every leaf field of ``model``, in order of declaration, with its dotted path.
-
-    Defaults are those of ``model``, which may differ from the defaults of a section's own class.
-    """
-    for name, info in model.model_fields.items():
-        inner: Any = info.annotation
-        if defaults is None:
-            default = info.get_default(call_default_factory=True)
-        else:
-            default = getattr(defaults, name)
-        if _is_section(inner):
-            section = default if isinstance(default, BaseConfig) else None
-            yield from fields(inner, f"{prefix}{name}.", section)
-        else:
-            yield Field(
-                prefix + name,
-                _type_name(inner),
-                _show(default),
-                _range(info.metadata),
-                info.description or "",
-            )
-
-
-def _is_section(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, BaseConfig)
-
-
 def _merge(base: dict[str, Any], over: dict[str, Any], model: Any) -> dict[str, Any]:
     """Return ``base`` updated with the values of ``over``; both are mappings of ``model``."""
     merged = dict(base)
-    is_known = _is_section(model)
-    replaced = replaced_by(model)
-    for key, value in over.items():
-        inner = merged.get(key)
+    info_by_name = model.model_fields if is_section(model) else {}
+    for name, value in over.items():
+        info = info_by_name.get(name)
+        inner = merged.get(name)
         if isinstance(inner, dict) and isinstance(value, dict):
-            inner_model = None
-            if is_known and key in model.model_fields:
-                inner_model = model.model_fields[key].annotation
-            value = _merge(inner, value, inner_model)
-        merged[key] = value
-        other = replaced.get(key)
-        if other is not None and other.name not in over:
-            merged[other.name] = other.default
+            value = _merge(inner, value, None if info is None else info.annotation)
+        merged[name] = value
+        replaced = None if info is None else _extra(info).get(REPLACES)
+        if replaced is not None and replaced not in over:
+            merged[replaced] = info_by_name[replaced].default
     return merged
-
-
-def _explain(model: type[BaseConfig], mapping: Mapping[str, Any], error: ValidationError) -> str:
-    known = [field.path for field in fields(model)]
-    lines = []
-    for problem in error.errors():
-        path = ".".join(str(part) for part in problem["loc"])
-        if problem["type"] == "extra_forbidden":
-            lines.append(f"{path[:MAX_SHOWN]!r} is not a setting.{setting_hint(path, known)}")
-        elif problem["type"] == "value_error":  # the validators of the models raise these
-            message = problem["msg"].removeprefix("Value error, ")
-            lines.append(f"{path}: {message}" if path else message)
-        else:
-            is_infinite = problem["type"] == "finite_number"
-            lines.append(_misfit(model, mapping, problem["loc"], is_infinite=is_infinite))
-    # Each member of a union reports the same problem, so repetitions are dropped.
-    return "; ".join(dict.fromkeys(lines))
-
-
-def _misfit(
-    model: type[BaseConfig], mapping: Any, location: Iterable[int | str], *, is_infinite: bool
-) -> str:
-    """Describe the value given for the setting that contains ``location``, and what it accepts."""
-    names: list[str] = []
-    annotation: Any = model
-    wanted = _wanted(model, "")
-    got = repr(mapping)
-    for name in location:
-        if not (_is_section(annotation) and isinstance(mapping, Mapping)):
-            break
-        # Keys of a YAML mapping need not be text.
-        if not isinstance(name, str) or name not in annotation.model_fields:
-            break
-        info = annotation.model_fields[name]
-        annotation = info.annotation
-        wanted = _wanted(annotation, _range(info.metadata))
-        got = repr(mapping[name]) if name in mapping else "nothing"
-        mapping = mapping.get(name)
-        names.append(name)
-    if is_infinite:
-        wanted = wanted.replace("a number", "a finite number")
-    if len(got) > MAX_SHOWN:
-        got = f"{got[:MAX_SHOWN]}…"
-    is_choice = typing.get_origin(annotation) is typing.Literal
-    choices = typing.get_args(annotation) if is_choice else ()
-    hint = ""
-    if isinstance(mapping, str):
-        hint = did_you_mean(mapping, [choice for choice in choices if isinstance(choice, str)])
-    return f"{'.'.join(names)}: got {got}, want {wanted}{'.' * bool(hint)}{hint}"
-
-
-def _wanted(annotation: Any, range_: str) -> str:
-    """Describe in words what a setting of this type accepts."""
-    origin = typing.get_origin(annotation)
-    arguments = typing.get_args(annotation)
-    if origin is typing.Literal:
-        return " or ".join(map(str, arguments))
-    if origin is typing.Annotated:
-        return _wanted(arguments[0], _range(arguments[1:]))
-    if origin in (types.UnionType, typing.Union):
-        return " or ".join(_wanted(argument, range_) for argument in arguments)
-    if origin is tuple:
-        items = arguments[:1] if ... in arguments else arguments
-        return f"a list of {', '.join(_wanted(item, '') for item in items)} {range_}".rstrip()
-    if _is_section(annotation):
-        return "a mapping of settings"
-    words = {
-        int: "a whole number",
-        float: "a number",
-        bool: "true or false",
-        str: "text",
-        type(None): "null",
-    }
-    plain = words.get(annotation, _type_name(annotation))
-    return f"{plain} {range_}".rstrip() if annotation in (int, float, str) else plain
-
-
-def setting_hint(path: str, known: list[str]) -> str:
-    """Return a sentence that suggests the settings nearest to a misspelt ``path``."""
-    if path in known:  # a flat key "a.b:" in YAML
-        return f" Write it nested: '{path.replace('.', ': {')}: ...{'}' * path.count('.')}'."
-    near = near_names(path, known)
-    if not near:
-        leaf = path.rsplit(".", 1)[-1]
-        path_by_leaf = {candidate.rsplit(".", 1)[-1]: candidate for candidate in known}
-        near = [path_by_leaf[name] for name in near_names(leaf, list(path_by_leaf))]
-    return suggestion(near) or SEE_ALL
-
-
-def _type_name(annotation: Any) -> str:
-    origin = typing.get_origin(annotation)
-    arguments = typing.get_args(annotation)
-    if origin is typing.Literal:
-        return " | ".join(str(argument) for argument in arguments)
-    if origin is typing.Annotated:
-        return f"{_type_name(arguments[0])} {_range(arguments[1:])}".rstrip()
-    if origin in (types.UnionType, typing.Union):
-        return " | ".join(_type_name(argument) for argument in arguments)
-    if annotation is type(None):
-        return "null"
-    if origin is not None:
-        name = "list" if origin is tuple else origin.__name__  # YAML writes tuples as lists
-        items = [_type_name(argument) for argument in arguments if argument is not ...]
-        return f"{name} of {', '.join(items)}"
-    return str(getattr(annotation, "__name__", annotation))
-
-
-def _range(metadata: Iterable[Any]) -> str:
-    """Describe the limits among the metadata of a type, which may hold validators too."""
-    parts = []
-    for constraint in metadata:
-        if isinstance(constraint, FieldInfo):
-            parts += [_range(constraint.metadata)]
-        for name, symbol in _SYMBOLS.items():
-            if hasattr(constraint, name):
-                parts.append(f"{symbol} {getattr(constraint, name)}")
-    return ", ".join(filter(None, parts))
-
-
-def _show(default: Any) -> str:
-    if default is None:
-        return "null"
-    return str(list(default) if isinstance(default, tuple) else default)

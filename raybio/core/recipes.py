@@ -11,8 +11,8 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Any
 
-from raybio.core.config import parse_yaml
 from raybio.core.errors import ConfigError
+from raybio.core.plain_yaml import parse_yaml
 from raybio.core.text import did_you_mean
 
 SUFFIX = ".yaml"

@@ -25,8 +25,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from raybio.core.config import BaseConfig, fields, override, present_path, value_at
+from raybio.core.config import BaseConfig, override, present_path, value_at
 from raybio.core.errors import ConfigError
+from raybio.core.fields import fields
 
 Kind = Literal["choice", "uniform", "log_uniform", "int_uniform"]
 

@@ -5,16 +5,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from raybio.core.config import (
-    BaseConfig,
-    fields,
-    override,
-    present_path,
-    read_mapping,
-    setting_hint,
-    value_at,
-)
+from raybio.core.config import BaseConfig, override, present_path, value_at
 from raybio.core.errors import ConfigError
+from raybio.core.fields import fields, setting_hint
+from raybio.core.plain_yaml import read_mapping
 from raybio.core.search_space import (
     EPOCHS,
     RANGES,

@@ -16,8 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from raybio.core.config import fields, name_digits, override_all, value_at
+from raybio.core.config import name_digits, override_all, value_at
 from raybio.core.errors import ConfigError
+from raybio.core.fields import fields
 from raybio.core.files import replace_text
 from raybio.core.records import write_record
 from raybio.core.search_space import Budget, Distribution, Scheduler, Search, SearchSpace

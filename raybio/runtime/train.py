@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raybio.core.config import BaseConfig, fields, present_path
+from raybio.core.config import BaseConfig, present_path
 from raybio.core.errors import ConfigError, RaybioError
+from raybio.core.fields import fields
 from raybio.core.location import BucketPath, location
 from raybio.core.search_space import quoted
 from raybio.methods import method_named

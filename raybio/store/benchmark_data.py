@@ -11,8 +11,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from raybio.core.config import parse_yaml
 from raybio.core.errors import ConfigError
+from raybio.core.plain_yaml import parse_yaml
 from raybio.store.download import RemoteFile
 from raybio.store.public_data import mirrored
 

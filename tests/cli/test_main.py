@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from raybio.cli.app import run_app
 from raybio.cli.main import Commands, app
-from raybio.core.config import fields
 from raybio.core.errors import ConfigError
+from raybio.core.fields import fields
 from raybio.core.search_space_file import SHIPPED, load_search_space
 from raybio.core.version import VERSION
 from raybio.methods import METHODS

@@ -5,8 +5,8 @@ import pytest
 
 from raybio.cli.main import main
 from raybio.cli.train_and_compare import mlflow_line
-from raybio.core.config import fields
 from raybio.core.errors import ConfigError
+from raybio.core.fields import fields
 from raybio.core.records import write_record
 from raybio.methods import METHODS
 from raybio.runtime.run.folder import RunFolder

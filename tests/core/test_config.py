@@ -14,7 +14,6 @@ from raybio.core.config import (
     BaseConfig,
     changed_settings,
     difference,
-    fields,
     fingerprint,
     first_path,
     load,
@@ -22,12 +21,11 @@ from raybio.core.config import (
     name_digits,
     override,
     override_all,
-    parse_yaml,
     present_path,
-    read_mapping,
-    setting_hint,
 )
 from raybio.core.errors import ConfigError
+from raybio.core.fields import fields, setting_hint
+from raybio.core.plain_yaml import parse_yaml, read_mapping
 from raybio.methods import METHODS
 from raybio.training.settings import ScheduleConfig, TrainingConfig
 

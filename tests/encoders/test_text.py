@@ -23,9 +23,10 @@ from transformers import (
 )
 
 from raybio.core.batch import PaddedTokens
-from raybio.core.config import fields, override_all
+from raybio.core.config import override_all
 from raybio.core.digest import weights_digest
 from raybio.core.errors import ConfigError, DataError
+from raybio.core.fields import fields
 from raybio.encoders.config import TextEncoderConfig
 from raybio.encoders.export import export_text_encoder
 from raybio.encoders.sources import fetch_file

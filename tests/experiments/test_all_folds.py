@@ -264,7 +264,7 @@ def test_trials_of_folds_have_the_device_that_is_given(
 
 
 def test_systems_without_folds_do_not_offer_them():
-    from raybio.core.config import fields
+    from raybio.core.fields import fields
     from raybio.runtime.run.options import FOLD
 
     assert [

@@ -6,8 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from raybio.cli import prepare
-from raybio.core.config import fields
 from raybio.core.errors import ConfigError
+from raybio.core.fields import fields
 from raybio.methods.sppt.config import PrepareConfig
 from raybio.methods.sppt.proteins.demo import SimulationConfig, write_tree_of_life
 from raybio.store.store import open_store

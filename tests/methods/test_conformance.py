@@ -16,9 +16,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import raybio
-from raybio.core.config import BaseConfig, fields, value_at
+from raybio.core.config import BaseConfig, value_at
 from raybio.core.digest import weights_digest
 from raybio.core.errors import ConfigError
+from raybio.core.fields import fields
 from raybio.core.final_report import FinalReport, SplitScores
 from raybio.core.interfaces import Collective, System
 from raybio.core.search_space_file import load_search_space

@@ -13,8 +13,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from raybio.core.config import fields, override
+from raybio.core.config import override
 from raybio.core.errors import ConfigError, EvaluationStoppedError
+from raybio.core.fields import fields
 from raybio.core.final_report import FinalReport
 from raybio.core.interfaces import System
 from raybio.core.shared_scores import Identity, SharedScores

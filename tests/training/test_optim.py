@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from raybio.core.config import fields
 from raybio.core.errors import ConfigError
+from raybio.core.fields import fields
 from raybio.training.optim import build_optimizer, clip_gradients, learning_rate, set_learning_rate
 from raybio.training.settings import OptimConfig
 

@@ -16,8 +16,8 @@ from raybio.runtime.compare.setting_names import REPETITIONS, present_settings
 from raybio.runtime.run.cost import GPU, RunCost, cost_of, hours_in_words
 from raybio.runtime.run.duration import in_a_row, in_words
 from raybio.runtime.run.folder import RunFolder
-from raybio.runtime.run.parallel import Concurrency, Placement, concurrency
 from raybio.runtime.run.result import finished_result
+from raybio.runtime.run.shares import Concurrency, Placement, concurrency
 from raybio.runtime.run.spec import RunSpec
 from raybio.runtime.tune.length import trainings_left
 from raybio.runtime.tune.plan import numbered, planned

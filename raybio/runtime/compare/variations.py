@@ -12,16 +12,10 @@ from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
-from raybio.core.config import (
-    first_path,
-    override,
-    override_all,
-    parse_yaml,
-    present_path,
-    value_at,
-)
+from raybio.core.config import first_path, override, override_all, present_path, value_at
 from raybio.core.errors import ConfigError
 from raybio.core.final_report import FinalReport, SplitScores
+from raybio.core.plain_yaml import parse_yaml
 from raybio.core.search_space import quoted
 from raybio.evaluation.unit_scores import TRAINED, read_unit_scores
 from raybio.methods import METHODS

@@ -1,11 +1,13 @@
 """Length of a run: its epochs at the start, and a projection after its first steps."""
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from raybio.training.loop import FIRST_REPORTED_STEPS
+from raybio.training.settings import COMPLETE
 
 LONGEST_UNACCEPTED_SECONDS = 24 * 3600.0
 """Longest run on CPUs that needs no acceptance (``--yes``)."""
@@ -80,6 +82,45 @@ def in_a_row(lengths: Sequence[int], num_at_a_time: int) -> int:
         first = ends.index(min(ends))
         ends[first] += length
     return max(ends)
+
+
+@dataclass
+class Tally:
+    """Counts the runs of a command that have ended, and projects how long the others take.
+
+    Attributes:
+        num_runs: number of runs.
+        num_at_a_time: number of runs that are trained at the same time.
+        began: when the first one began, by ``time.monotonic``.
+        num_ended: number of runs that have ended.
+        num_complete: number of runs that are complete.
+    """
+
+    num_runs: int
+    num_at_a_time: int
+    began: float
+    num_ended: int = 0
+    num_complete: int = 0
+
+    def count(self, outcome: str) -> None:
+        """Count a run that has ended; only one with a status of a complete run has a length."""
+        self.num_ended += 1
+        self.num_complete += outcome in COMPLETE
+
+    def in_words(self, now: float | None) -> str:
+        """Return how many runs have ended, and how long the others take if they take as long.
+
+        Runs are assumed to train in rounds of ``num_at_a_time``. A round counts as over when its
+        first run ends, and at least one is left. Without a complete run or ``now``, no time is
+        projected.
+        """
+        ended = f"{self.num_ended} of {self.num_runs} runs"
+        if now is None or self.num_ended == self.num_runs or self.num_complete == 0:
+            return ended
+        seconds_per_round = (now - self.began) / math.ceil(self.num_complete / self.num_at_a_time)
+        num_rounds = math.ceil(self.num_runs / self.num_at_a_time)
+        num_left = num_rounds - math.ceil(self.num_ended / self.num_at_a_time)
+        return f"{ended}, about {in_words(seconds_per_round * max(num_left, 1))} left"
 
 
 def epochs_in_words(

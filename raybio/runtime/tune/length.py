@@ -11,11 +11,6 @@ from raybio.runtime.tune.plan import planned
 from raybio.runtime.tune.trial import ENDED, SweepSpec, Trial, first_trials, has_ended
 
 
-def steps_left(spec: SweepSpec) -> list[int]:
-    """Return the steps that are left of each training that has not ended, at most."""
-    return [num_steps for _, num_steps in trainings_left(spec)]
-
-
 def trainings_left(spec: SweepSpec) -> list[tuple[Trial, int]]:
     """Return each training that has not ended, and its steps that are left, at most.
 
@@ -73,7 +68,7 @@ class SweepLength:
         """
         self.refusal: str | None = None
         self._spec = spec
-        steps = steps_left(spec)
+        steps = [num_steps for _, num_steps in trainings_left(spec)]
         self._num_at_a_time = max(min(num_at_a_time, len(steps)), 1)
         self._num_steps = in_a_row(steps, self._num_at_a_time)
         # Sum over all trials, so that a resume with fewer trials at a time does not count as

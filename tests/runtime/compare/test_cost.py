@@ -23,13 +23,14 @@ from raybio.runtime.compare.cost import (
     describe_time,
 )
 from raybio.runtime.compare.variations import Variation, compare, plan_of
-from raybio.runtime.run import parallel
+from raybio.runtime.run import shares
 from raybio.runtime.run.cost import RunCost, cost_of
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog
 from raybio.runtime.run.open_run import OpenRun
-from raybio.runtime.run.parallel import Concurrency, concurrency, train_runs
+from raybio.runtime.run.parallel import train_runs
 from raybio.runtime.run.result import Result
+from raybio.runtime.run.shares import Concurrency, concurrency
 from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.runtime.spool.spool import spool_of
 from raybio.runtime.tune.plan import planned
@@ -147,7 +148,7 @@ def test_a_table_of_many_runs_is_estimated_before_and_its_cost_reported_after(
             finish(run, training=3600)
         return train_runs(groups)
 
-    monkeypatch.setattr(parallel, "local_node", lambda: Node(1))
+    monkeypatch.setattr(shares, "local_node", lambda: Node(1))
     monkeypatch.setattr("raybio.runtime.compare.variations.train_runs", train)
     _, table = compare(spec, variations)
     assert estimates == [
@@ -171,7 +172,7 @@ def test_before_training_nothing_is_said_of_unknown_times_and_no_cluster_is_join
         return concurrency(*args)
 
     monkeypatch.setattr(cost, "concurrency", counted)
-    monkeypatch.setattr(parallel, "local_node", lambda: Node(1))
+    monkeypatch.setattr(shares, "local_node", lambda: Node(1))
     assert describe_time(seeds) == []
     assert not joined
     finish(seeds[0], training=3600)
@@ -197,7 +198,7 @@ def test_the_metrics_of_a_finished_run_are_read_once_for_many_runs(
         return cost_of(folder)
 
     monkeypatch.setattr(cost, "cost_of", counted)
-    monkeypatch.setattr(parallel, "local_node", lambda: Node(1))
+    monkeypatch.setattr(shares, "local_node", lambda: Node(1))
     assert describe_plan(specs)[-1].startswith("5 of them take about 5 minutes")
     assert len(read) == len(set(read)) <= 3
 
@@ -219,7 +220,7 @@ def test_costs_are_hours_of_gpus_or_of_workers_on_cpus() -> None:
 def test_a_plan_lists_runs_and_their_time_by_the_most_similar_finished_run(
     spec: RunSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parallel, "local_node", lambda: Node(2))
+    monkeypatch.setattr(shares, "local_node", lambda: Node(2))
     variations = [Variation("objective.lambda_spml", (0, 0.25)), Variation("seed", (0, 1, 2, 3))]
     lines = plan_of([(spec, variations)])
     assert lines[0] == "   1  table: 100 steps"
@@ -416,7 +417,7 @@ def test_a_resumed_sweep_that_learns_takes_the_time_of_its_own_trials(spec: RunS
 def test_the_runs_of_a_papers_table_are_one_plan_with_its_cost(
     spec: RunSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parallel, "local_node", lambda: Node(16, gpus=8))
+    monkeypatch.setattr(shares, "local_node", lambda: Node(16, gpus=8))
     table = replace(spec, compute=replace(spec.compute, device="gpu"))
     variations = [
         Variation("objective.lambda_spml", (0, 0.1, 0.2, 0.3, 0.4, 0.5)),

@@ -39,23 +39,16 @@ from raybio.runtime.cluster.resources import Node, Resources
 from raybio.runtime.compare.variations import Variation, compare
 from raybio.runtime.run import driver, open_run
 from raybio.runtime.run.driver import train
+from raybio.runtime.run.duration import Tally
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
 from raybio.runtime.run.notices import read_starts, report_start
 from raybio.runtime.run.open_run import OpenRun, warn_of_other_versions
-from raybio.runtime.run.parallel import (
-    _ended_in_words,
-    _interrupted,
-    _Queue,
-    _RunTask,
-    _share,
-    _show_length,
-    _threads,
-    _wait_for_ends,
-    _work_off,
-    train_runs,
-)
+from raybio.runtime.run.parallel import _interrupted, train_runs
 from raybio.runtime.run.result import Result
+from raybio.runtime.run.run_queue import RunQueue, _show_length, _wait_for_ends, train_queue
+from raybio.runtime.run.run_task import RunTask
+from raybio.runtime.run.shares import share_of, threads_of
 from raybio.runtime.run.spec import Compute, RunSpec, WorkerSpec
 from raybio.runtime.run.task_worker import train_in_task
 from raybio.runtime.spool import lease as leases
@@ -121,21 +114,21 @@ def mlflow_run(folder: RunFolder) -> object:
 def test_runs_have_equal_parts_of_a_machine_unless_their_share_is_given_or_recorded(
     compute: Compute, num_runs: int, cpus: float, threads: int, at_a_time: int
 ) -> None:
-    share = _share(compute, [Node(8)], num_runs)
+    share = share_of(compute, [Node(8)], num_runs)
     assert (share.cpus_per_worker, share.gpus_per_worker) == (cpus, 0)
     assert share.num_trials == at_a_time
     runs = "run" if at_a_time == 1 else "runs"
     assert share.explanation.startswith(f"{at_a_time} {runs} at a time: each takes {cpus:g} CPU")
-    assert _threads(compute, share) == threads
+    assert threads_of(compute, share) == threads
 
 
 def test_each_run_has_a_gpu_of_its_own_unless_the_device_is_the_cpu() -> None:
     nodes = [Node(16, 2), Node(16, 2)]
-    share = _share(Compute(), nodes, 3)
+    share = share_of(Compute(), nodes, 3)
     assert (share.gpus_per_worker, share.num_trials, share.cpus_per_worker) == (1, 3, 8)
-    assert _share(Compute(device="cpu"), nodes, 4).gpus_per_worker == 0
+    assert share_of(Compute(device="cpu"), nodes, 4).gpus_per_worker == 0
     with pytest.raises(ClusterError, match="a run takes 1 CPU and 1 GPU, .* no run could ever"):
-        _share(Compute(device="gpu"), [Node(16)], 2)
+        share_of(Compute(device="gpu"), [Node(16)], 2)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +155,7 @@ def test_after_a_signal_the_unfinished_runs_are_counted_and_named(
         run = OpenRun(spec, Tracker(spec.folder, "sqlite://", spec.method, {}, "d", None), None)
         runs.append(run)
         if status is not None:
-            task = _RunTask(run, Resources(1, 1.0, 0.0, 1), "start", None, Console(), set())
+            task = RunTask(run, Resources(1, 1.0, 0.0, 1), "start", None, Console(), set())
             task.status = status
             tasks.append(task)
     error = _interrupted(tasks, runs, num_runs, signal.SIGINT)
@@ -205,8 +198,8 @@ def test_a_run_is_begun_when_few_others_wait_for_cpus_and_all_are_projected_from
 ) -> None:
     with contextlib.ExitStack() as held:
         runs = [OpenRun.open(with_seed(request_one, seed), held) for seed in range(12)]
-        queue = _Queue(runs, [Node(2)], len(runs))
-        tasks: list[_RunTask] = []
+        queue = RunQueue(runs, [Node(2)], len(runs))
+        tasks: list[RunTask] = []
 
         def begin() -> list[bool]:
             while queue.is_due(tasks):
@@ -243,7 +236,7 @@ def test_a_run_that_cannot_be_concluded_fails_and_leaves_the_others_alone(
 ) -> None:
     with contextlib.ExitStack() as held:
         runs = [OpenRun.open(with_seed(request_one, seed), held) for seed in range(3)]
-        queue = _Queue(runs, [Node(3)], len(runs))
+        queue = RunQueue(runs, [Node(3)], len(runs))
         tasks = [queue.begin() for _ in runs]
         for run in runs:
             report_start(run.folder.notices, 0, 5.0)
@@ -281,18 +274,24 @@ def test_a_run_that_cannot_be_concluded_fails_and_leaves_the_others_alone(
 def test_the_time_left_counts_the_runs_that_are_trained_at_the_same_time(
     num_ended: int, num_runs: int, num_at_a_time: int, minutes: float
 ) -> None:
-    ended = _ended_in_words(600.0, num_ended, num_ended, num_runs, num_at_a_time)
-    assert ended == f"{num_ended} of {num_runs} runs, about {minutes} minutes left"
-    assert (
-        _ended_in_words(600.0, num_runs, num_runs, num_runs, num_at_a_time)
-        == f"{num_runs} of {num_runs} runs"
-    )
+    tally = Tally(num_runs, num_at_a_time, began=0.0)
+    for _ in range(num_ended):
+        tally.count("finished")
+    ended = f"{num_ended} of {num_runs} runs"
+    assert tally.in_words(now=600.0) == f"{ended}, about {minutes} minutes left"
+    assert tally.in_words(now=None) == ended
+    for _ in range(num_runs - num_ended):
+        tally.count("finished")
+    assert tally.in_words(now=600.0) == f"{num_runs} of {num_runs} runs"
 
 
 def test_failed_runs_do_not_count_as_lengths() -> None:
     """The first of twelve failed after 5 s, so that the others seemed to take 55 s."""
-    assert _ended_in_words(5.0, 0, 1, 12, 1) == "1 of 12 runs"
-    assert _ended_in_words(3605.0, 1, 2, 12, 1) == "2 of 12 runs, about 10 hours left"
+    tally = Tally(12, 1, began=0.0)
+    tally.count("failed")
+    assert tally.in_words(now=5.0) == "1 of 12 runs"
+    tally.count("early_stopping")
+    assert tally.in_words(now=3605.0) == "2 of 12 runs, about 10 hours left"
 
 
 def test_runs_of_several_workers_are_trained_although_those_before_them_fail(
@@ -485,12 +484,12 @@ def test_a_run_that_another_driver_has_taken_over_ends_alone_and_its_tracked_run
 
     monkeypatch.setenv("RAYBIO_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(leases, "HEARTBEAT_SECONDS", 0.1)
-    monkeypatch.setattr("raybio.runtime.run.parallel.relay_of", lambda runs: None)
+    monkeypatch.setattr("raybio.runtime.run.run_queue.relay_of", lambda runs: None)
     # In place of Ray, which trains nothing here: a task is the name of its run.
     cancelled: list[str] = []
     others: list[leases.Lease] = []
     lost = threading.Event()
-    monkeypatch.setattr(_RunTask, "submit", lambda self: self.run.spec.name)
+    monkeypatch.setattr(RunTask, "submit", lambda self: self.run.spec.name)
     monkeypatch.setattr(ray, "cancel", lambda name, force: cancelled.append(name))
     monkeypatch.setattr(ray, "get", lambda name: None)
 
@@ -503,14 +502,14 @@ def test_a_run_that_another_driver_has_taken_over_ends_alone_and_its_tracked_run
     monkeypatch.setattr(ray, "wait", wait)
     place = {"bucket": bucket, "runs": spool_of(bucket)}
     place["tracking"] = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    tasks: list[_RunTask] = []
+    tasks: list[RunTask] = []
     with pytest.raises(TakenOverError), contextlib.ExitStack() as held:
         specs = [replace(with_seed(request_one, seed), **place) for seed in range(3)]
         runs = [OpenRun.open(spec, held) for spec in specs]
-        queue = _Queue(runs, [Node(2)], 3)
+        queue = RunQueue(runs, [Node(2)], 3)
         runs[1].tracker.start()
         assert runs[1].tracker.is_open.wait(60)
-        _work_off(queue, tasks, [], SimpleNamespace(caught=[]))  # type: ignore[arg-type]
+        train_queue(queue, tasks, [], SimpleNamespace(caught=[]))  # type: ignore[arg-type]
         lost.set()
         others[0].release()
     assert lost.is_set()

@@ -12,7 +12,7 @@ from raybio.core.config import override
 from raybio.core.errors import ClusterError, ConfigError
 from raybio.core.records import write_record
 from raybio.runtime.run.folder import RunFolder
-from raybio.runtime.tune.length import steps_left
+from raybio.runtime.tune.length import trainings_left
 from raybio.runtime.tune.plan import planned
 from raybio.runtime.tune.run_trial import BEST_VALUE, run_trial
 from raybio.runtime.tune.search import TRIAL, LearningSearch, scheduler, tune_config
@@ -61,7 +61,7 @@ def test_optuna_tries_as_many_of_many_combinations_as_the_budget_wants(
         search.on_trial_complete(str(len(given) - 1), {BEST_VALUE: given[-1][LAMBDA]})
     assert len(given) == min(num_trials, 24) == len(planned(spec.space, spec.check))
     assert all(given.count(one) == 1 for one in given)
-    assert len(steps_left(spec)) == len(given)
+    assert len(trainings_left(spec)) == len(given)
 
 
 LOSS, NEGATIVES = "objective.loss", "plan.num_negatives_per_anchor"

@@ -25,7 +25,7 @@ from raybio.runtime.run.options import RunOptions, base_configs
 from raybio.runtime.run.spec import Compute
 from raybio.runtime.tune.driver import SweepResult, _is_complete
 from raybio.runtime.tune.leaderboard import leaderboard, records, repetitions, write_results
-from raybio.runtime.tune.length import SweepLength, steps_left
+from raybio.runtime.tune.length import SweepLength, trainings_left
 from raybio.runtime.tune.report import importance, ranking_remarks, write_sweep_report
 from raybio.runtime.tune.trial import FAILED, FINISHED, STOPPED, TRIALS, SweepSpec, Trial
 from raybio.store.store import Store
@@ -533,6 +533,10 @@ def test_a_sweep_of_more_than_a_day_on_cpus_is_stopped_unless_that_is_accepted(
         grid = {LAMBDA: {"choice": [0.0, 0.1, 0.5, 1.0]}}
         larger = spec_of(tmp_path, search={"kind": "grid"}, space=grid, budget=budget)
         assert not SweepLength(larger, num_at_a_time=2)._is_settled
+
+
+def steps_left(spec: SweepSpec) -> list[int]:
+    return [num_steps for _, num_steps in trainings_left(spec)]
 
 
 def record(spec: SweepSpec, trials: list[Trial]) -> None:

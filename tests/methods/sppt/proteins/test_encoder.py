@@ -8,9 +8,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
 from raybio.core.batch import IGNORED_LABEL, PaddedTokens, TokenBatch
-from raybio.core.config import fields
 from raybio.core.digest import weights_digest
 from raybio.core.errors import ConfigError, DataError
+from raybio.core.fields import fields
 from raybio.methods.sppt.proteins.config import EncoderConfig
 from raybio.methods.sppt.proteins.encoder import (
     ProteinEncoder,
