@@ -35,6 +35,6 @@ def demo(
     train_and_compare({"": spec}, compared, seeds=1, is_dry_run=dry_run)
     if not dry_run:
         print(
-            "Next, your own data: `raybio prepare --help` lists the formats, and "
+            "Next, your own data: `raybio prepare` lists the formats, and "
             f"`raybio train {spec.method} --store STORE` trains on it"
         )
