@@ -273,14 +273,22 @@ def is_finished(setting: Setting, run: RunFolder) -> bool:
     return setting.result(run).get("status") == "finished"
 
 
-def end_leftovers(family: list[psutil.Process], patience_seconds: float = 0) -> int:
-    """Wait for processes that we started, then end those that are left; psutil never mistakes a reused id for them."""
+def end_leftovers(family: list[psutil.Process], patience_seconds: float = 0) -> list[str]:
+    """Wait for processes that we started, then end those that are left; psutil never mistakes a reused id for them.
+
+    Returns:
+        What those that were left are, with their state: a zombie has ended, and its parent has not noticed.
+    """
     _, alive = psutil.wait_procs(family, timeout=patience_seconds)
+    left = []
     for process in alive:
+        with contextlib.suppress(psutil.Error):
+            title = " ".join(process.cmdline()) or process.name()
+            left.append(f"{title[:200]} ({process.status()}, child of {process.ppid()})")
         with contextlib.suppress(psutil.Error):
             process.kill()
     psutil.wait_procs(alive, timeout=10)
-    return len(alive)
+    return left
 
 
 def unbroken(setting: Setting) -> Unbroken:

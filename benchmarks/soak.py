@@ -290,21 +290,23 @@ def run_to_end(command: Command, out: Path, kills: list[float], rng: random.Rand
         if is_hanging:
             os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
-        num_left = end_leftovers(list(family), patience_seconds=LEFTOVER_SECONDS)
+        left = end_leftovers(list(family), patience_seconds=LEFTOVER_SECONDS)
         problem = ""
         if is_hanging:
             problem = f"hangs after {LIMIT_SECONDS:.0f} s"
-        elif driver.returncode == 0 and num_left:
-            problem = f"left {num_left} processes that live {LEFTOVER_SECONDS:.0f} s after its end"
+        elif driver.returncode == 0 and left:
+            names = "; ".join(left)
+            problem = f"left processes that live {LEFTOVER_SECONDS:.0f} s after its end: {names}"
         if problem:
-            raise _failed(command, problem, log)
+            raise _failed(command, problem, killed, log)
         if command.outcome(out) and driver.returncode == 0:
             return killed
-    raise _failed(command, f"no end after {MAX_STARTS} starts", log)
+    raise _failed(command, f"no end after {MAX_STARTS} starts", killed, log)
 
 
-def _failed(command: Command, problem: str, log: Path) -> RuntimeError:
-    return RuntimeError(f"{command.name}: {problem}\n{log.read_text(errors='replace')[-3000:]}")
+def _failed(command: Command, problem: str, killed: list[str], log: Path) -> RuntimeError:
+    end = log.read_text(errors="replace")[-3000:]
+    return RuntimeError(f"{command.name}: {problem}; killed: {', '.join(killed)}\n{end}")
 
 
 def all_commands(inputs: Path) -> list[Command]:

@@ -50,6 +50,18 @@ def test_a_command_that_hangs_is_no_ending(tmp_path: Path, monkeypatch: pytest.M
         run_to_end(command, tmp_path / "out", [], random.Random(0))
 
 
+def test_a_process_that_a_command_leaves_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The command waits long enough for its child to be seen.
+    program = "import subprocess, time; subprocess.Popen(['sleep', '3601']); time.sleep(5)"
+    monkeypatch.setattr(soak, "RAYBIO", Path(sys.executable))
+    monkeypatch.setattr(soak, "LEFTOVER_SECONDS", 1.0)
+    command = Command("leaving", lambda out: ["-c", program], lambda out: "ended")
+    with pytest.raises(RuntimeError, match=r"left processes .*: sleep 3601 \(sleeping, child of"):
+        run_to_end(command, tmp_path / "out", [], random.Random(0))
+
+
 def test_endings_of_trainings_differ_in_losses_in_what_mlflow_has_and_not_in_times(
     tmp_path: Path,
 ) -> None:
