@@ -36,7 +36,7 @@ import psutil
 import yaml
 
 from benchmarks._measure import machine
-from benchmarks.kill_and_resume import descendants, end_leftovers
+from benchmarks.kill_and_resume import LEFTOVER_SECONDS, descendants, end_leftovers
 from raybio.core.config import override_all
 from raybio.core.records import read_record
 from raybio.core.version import code_digest
@@ -49,7 +49,6 @@ RAYBIO = Path(sys.executable).with_name("raybio")
 NUM_STEPS = 24
 MAX_STARTS = 8
 LIMIT_SECONDS = 1800.0
-LEFTOVER_SECONDS = 60.0
 LETTERS = "ACDEFGHIKLMNPQRSTVWY"
 
 
@@ -268,40 +267,45 @@ def run_to_end(command: Command, out: Path, kills: list[float], rng: random.Rand
             ``MAX_STARTS`` starts.
     """
     killed: list[str] = []
+    family: set[psutil.Process] = set()
     out.mkdir(parents=True, exist_ok=True)
     log = out.with_suffix(".log")
-    for _ in range(MAX_STARTS):
-        with log.open("ab") as file:
-            driver = subprocess.Popen(
-                [str(RAYBIO), *command.arguments(out)],
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                cwd=out,
-            )
-        start = time.monotonic()
-        family: set[psutil.Process] = set()
-        if kills:
-            family = wait_until(driver, start + kills.pop(0))
+    try:
+        for _ in range(MAX_STARTS):
+            # At once, as a user would: what is left of the start before has to get out of the way.
+            with log.open("ab") as file:
+                driver = subprocess.Popen(
+                    [str(RAYBIO), *command.arguments(out)],
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    cwd=out,
+                )
+            start = time.monotonic()
+            if kills:
+                family |= wait_until(driver, start + kills.pop(0))
+                if driver.poll() is None:
+                    killed += filter(None, [kill_one(driver, rng)])
+            family |= wait_until(driver, start + LIMIT_SECONDS)
             if driver.poll() is None:
-                killed += filter(None, [kill_one(driver, rng)])
-        family |= wait_until(driver, start + LIMIT_SECONDS)
-        is_hanging = driver.poll() is None
-        if is_hanging:
-            os.killpg(driver.pid, signal.SIGKILL)
-        driver.wait()
-        left = end_leftovers(list(family), patience_seconds=LEFTOVER_SECONDS)
-        problem = ""
-        if is_hanging:
-            problem = f"hangs after {LIMIT_SECONDS:.0f} s"
-        elif driver.returncode == 0 and left:
-            names = "; ".join(left)
-            problem = f"left processes that live {LEFTOVER_SECONDS:.0f} s after its end: {names}"
-        if problem:
-            raise _failed(command, problem, killed, log)
-        if command.outcome(out) and driver.returncode == 0:
-            return killed
-    raise _failed(command, f"no end after {MAX_STARTS} starts", killed, log)
+                os.killpg(driver.pid, signal.SIGKILL)
+                driver.wait()
+                raise _failed(command, f"hangs after {LIMIT_SECONDS:.0f} s", killed, log)
+            if driver.returncode == 0 and command.outcome(out):
+                _check_leftovers(command, family, killed, log)
+                return killed
+        raise _failed(command, f"no end after {MAX_STARTS} starts", killed, log)
+    finally:
+        end_leftovers(list(family))
+
+
+def _check_leftovers(
+    command: Command, family: set[psutil.Process], killed: list[str], log: Path
+) -> None:
+    left = "; ".join(end_leftovers(list(family), LEFTOVER_SECONDS))
+    if left:
+        problem = f"left processes that live {LEFTOVER_SECONDS:.0f} s after its end: {left}"
+        raise _failed(command, problem, killed, log)
 
 
 def _failed(command: Command, problem: str, killed: list[str], log: Path) -> RuntimeError:
