@@ -207,7 +207,8 @@ def preparing(inputs: Path) -> Command:
             file.write(f"p{rng.randrange(20_000)}\tp{rng.randrange(20_000)}\n")
 
     def arguments(out: Path) -> list[str]:
-        options = ["prepare", "proteins", "--edges", str(edges), "--taxid", "1"]
+        # A kill may come after the store is made, and then the same command is refused without it.
+        options = ["prepare", "proteins", "--edges", str(edges), "--taxid", "1", "--force"]
         return [*options, "--proteins", str(inputs / "proteins.fasta"), "--out", str(out / "store")]
 
     def outcome(out: Path) -> str:
